@@ -1,0 +1,78 @@
+"""``forge collaborate claim``: take a task, and say under which fence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from forge_collab.cli import client, options, output
+from forge_collab.cli.here import here
+from forge_collab.core import names
+from forge_collab.core.errors import UsageError
+
+
+@click.command()
+@click.argument("task", required=False)
+@click.option("--next", "is_next", is_flag=True, help="Take the most urgent task that is free.")
+@click.option("--wait", is_flag=True, help="Wait until it can be had.")
+@options.worker
+@click.pass_context
+def claim(
+    context: click.Context,
+    task: str | None,
+    is_next: bool,
+    wait: bool,
+    worker: str | None,
+    as_json: bool,
+) -> None:
+    """Take a task: exactly one claimant gets it, all others are told who.
+
+    Example: forge collaborate claim T001
+    """
+    if (task is None) != is_next:
+        raise UsageError(
+            "name a task, or say --next", hint="forge collaborate claim T001, or claim --next"
+        )
+    clone = here(options.folder(context))
+    clone.check_healthy()
+    asked = {
+        "task": None if task is None else names.task_id(task),
+        "worker": clone.worker(worker),
+        "wait": wait,
+    }
+    with client.session(clone) as daemon:
+        data = daemon.call("claim", asked, seconds=None if wait else client.CALL_SECONDS)
+        about = daemon.call("about")
+    if data.get("already"):
+        output.notice(f"{data['task']} is yours already, since {data['since']}")
+    output.done(
+        "collaborate claim", data, _text(data, about["remote"], about["target"]), as_json=as_json
+    )
+
+
+def _text(data: Mapping[str, Any], remote: str, target: str) -> list[str]:
+    if data["task"] is None:
+        return ["every task of the plan is done"]
+    return [acquired(data), *branch(data, remote, target)]
+
+
+def acquired(data: Mapping[str, Any]) -> str:
+    """A sentence about a grant."""
+    lease = data["lease"]
+    before = data.get("took_over")
+    taken = f", taken over from {output.who(before)}" if before else ""
+    return (
+        f"{data['task']} is yours under fence {lease['fence']}{taken}; "
+        f"{output.seconds(lease['ttl_seconds'])}, renewed by the daemon"
+    )
+
+
+def branch(data: Mapping[str, Any], remote: str, target: str) -> list[str]:
+    """The commands that make the branch for a grant."""
+    name = f"forge/task/{data['task']}@{data['lease']['fence']}"
+    return [
+        f"  git fetch {remote} {target}",
+        f"  git switch -c {name} {remote}/{target}",
+    ]

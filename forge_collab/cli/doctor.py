@@ -1,0 +1,168 @@
+"""``forge doctor``: is everything as it has to be, and if not, what helps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import click
+
+from forge_collab import __version__
+from forge_collab.cli import client, look, options, output
+from forge_collab.cli.here import Here, here
+from forge_collab.core import keys
+from forge_collab.core.change import readable
+from forge_collab.core.errors import CorruptError, FailedError, ForgeError
+from forge_collab.core.lifecycle import Class
+from forge_collab.core.records import Lease, Meta, Participant, TaskRecord
+from forge_collab.files.ignore import PROBES
+from forge_collab.git.repository import check_version
+from forge_collab.git.store import Push, Store, how_it_ended
+from forge_collab.transport import Transport
+
+_SECONDS = 15.0
+Check = dict[str, Any]
+
+
+@click.command()
+@options.as_json
+@click.pass_context
+def doctor(context: click.Context, as_json: bool) -> None:
+    """Check git, the remote, the state branch, the ignore rules and the daemon.
+
+    Example: forge doctor
+    """
+    folder = options.folder(context)
+    git = _checked("git", lambda: _git(Path(folder or os.getcwd())))
+    checks = [git]
+    if git["status"] == "pass":
+        clone = here(folder)
+        checks += [
+            _checked("remote", lambda: _remote(clone)),
+            _checked("state branch", lambda: _state(clone)),
+            _checked("ignore rules", lambda: _ignore(clone)),
+            _checked("daemon", lambda: _daemon(clone)),
+        ]
+    text = [_line(check) for check in checks]
+    if any(check["status"] == "fail" for check in checks):
+        if not as_json:
+            output.done("doctor", {"checks": checks}, text, as_json=False)
+        bad = ", ".join(check["name"] for check in checks if check["status"] == "fail")
+        raise FailedError(
+            f"not as it has to be: {bad}", hint="see each check's remedy", data={"checks": checks}
+        )
+    output.done("doctor", {"checks": checks}, text, as_json=as_json)
+
+
+def _line(check: Check) -> str:
+    remedy = f"\n      try: {check['remedy']}" if check["remedy"] else ""
+    return f"{check['status']:<5} {check['name']}: {check['message']}{remedy}"
+
+
+def _checked(name: str, check: Callable[[], Check]) -> Check:
+    """A check's result; an expected failure in it is a failed check."""
+    try:
+        return {"name": name, **check()}
+    except ForgeError as error:
+        return {"name": name, **_result("fail", error.message, error.hint)}
+
+
+def _result(status: str, message: str, remedy: str | None = None) -> Check:
+    return {"status": status, "message": message, "remedy": remedy}
+
+
+def _git(folder: Path) -> Check:
+    return _result("pass", f"git {check_version(folder, dict(os.environ))}")
+
+
+def _remote(clone: Here) -> Check:
+    """Reachable, and pushable as far as a push that only asks can tell."""
+    config, _ = clone.config()
+    remote = clone.repository.remote(config.remote)
+
+    async def ask() -> tuple[list[str], Push, str]:
+        store = Store(clone.repository, remote)
+        await store.ensure()
+        try:
+            branches = await store.branches()
+            asked = await store.dry_push("refs/heads/forge/doctor-asks", branches)
+            return branches, how_it_ended(asked, "refs/heads/forge/doctor-asks"), asked.err
+        finally:
+            store.close()
+
+    branches, how, words = anyio.run(ask)
+    if not branches:
+        return _result(
+            "fail",
+            f"'{remote.name}' ({remote.shown}) has no branches yet",
+            f"push a first commit: git push {remote.name} HEAD",
+        )
+    if how not in (Push.DONE, Push.SAME):
+        return _result(
+            "fail",
+            f"'{remote.name}' ({remote.shown}) can be read, not pushed: {words}",
+            "ask for write access, or git config forge.remote NAME",
+        )
+    return _result("pass", f"'{remote.name}' ({remote.shown}) can be read and pushed")
+
+
+def _state(clone: Here) -> Check:
+    async def read(transport: Transport) -> tuple[bool, list[CorruptError]]:
+        snapshot, bad = transport.snapshot, []
+        for kind, prefix in (
+            (Meta, keys.META),
+            (Lease, keys.LEASES),
+            (TaskRecord, keys.TASKS),
+            (Participant, keys.PARTICIPANTS),
+        ):
+            bad += readable(kind, snapshot, prefix)[1]
+        return bool(list(snapshot.keys(keys.META))), bad
+
+    exists, bad = look.connected(clone, read, seconds=_SECONDS)
+    if bad:
+        places = "; ".join(error.message for error in bad)
+        return _result(
+            "fail",
+            f"{len(bad)} records can't be read: {places}",
+            "mend these files on the state branch; all others work meanwhile",
+        )
+    if not exists:
+        return _result("pass", "there is no session on this remote yet")
+    return _result("pass", "every record on it can be read")
+
+
+def _ignore(clone: Here) -> Check:
+    """Whether real git agrees with what has to be tracked and what never is."""
+    wrong = []
+    for path, should_be_ignored in PROBES:
+        told = clone.repository.git("check-ignore", "--quiet", "--no-index", path)
+        if told.code not in (0, 1):
+            return _result("fail", f"git check-ignore: {told.err}")
+        if (told.code == 0) != should_be_ignored:
+            wrong.append(f"{path} is {'ignored' if told.code == 0 else 'not ignored'}")
+    if wrong:
+        return _result("warn", "; ".join(wrong), "forge init")
+    return _result("pass", "what is shared can be tracked, what is this machine's is ignored")
+
+
+def _daemon(clone: Here) -> Check:
+    found = clone.clone_class()
+    running = client.running(clone)
+    if running is None:
+        if found is Class.HEALTHY:
+            return _result(
+                "warn",
+                "doesn't run, so leases of this clone aren't renewed",
+                "forge daemon start",
+            )
+        return _result("pass", f"doesn't run, and needn't: class {found.value}")
+    with running[0] as daemon:
+        about = daemon.call("about")
+    if about["version"] != __version__:
+        return _result("warn", f"is version {about['version']}", "forge daemon stop")
+    if not about["online"]:
+        return _result("fail", f"is offline: {'; '.join(about['warnings'])}", "forge daemon logs")
+    return _result("pass", f"runs as process {about['pid']}, online over {about['transport']}")

@@ -1,0 +1,33 @@
+"""``forge collaborate leave``: give everything back and go."""
+
+from __future__ import annotations
+
+import click
+
+from forge_collab.cli import client, options, output
+from forge_collab.cli.here import here
+from forge_collab.core.lifecycle import Class
+
+
+@click.command()
+@options.as_json
+@click.pass_context
+def leave(context: click.Context, as_json: bool) -> None:
+    """Leave the session: every lease of this clone is given back, its daemon ends.
+
+    Example: forge collaborate leave
+    """
+    clone = here(options.folder(context))
+    if clone.clone_class() is Class.INACTIVE:
+        data = {"left": True, "released": [], "lapsing": []}
+        output.done("collaborate leave", data, ["this clone is in no session"], as_json=as_json)
+        return
+    with client.session(clone) as daemon:
+        data = daemon.call("leave")
+    text = [f"gave back {key}" for key in data["released"]]
+    text += [
+        f"offline: {lapse['key']} (fence {lapse['fence']}) lapses within "
+        f"{output.seconds(lapse['in_seconds'])}"
+        for lapse in data["lapsing"]
+    ]
+    output.done("collaborate leave", data, [*text, "left the session"], as_json=as_json)

@@ -1,0 +1,142 @@
+"""A look at the session without a daemon: for commands that never start one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import anyio
+
+from forge_collab.cli.here import Here
+from forge_collab.clock import SystemClock
+from forge_collab.core import choice, keys
+from forge_collab.core.board import Board
+from forge_collab.core.change import ABSENT, Found, View
+from forge_collab.core.errors import ForgeError, UnavailableError
+from forge_collab.core.overview import apply_records, overview
+from forge_collab.core.records import Meta
+from forge_collab.daemon.plan import SessionPlan
+from forge_collab.files.config import Config
+from forge_collab.files.tasks import Plan, read_checkout, read_plan
+from forge_collab.git.store import Store
+from forge_collab.transport import Context, Transport, installed, load
+
+T = TypeVar("T")
+LOOK_SECONDS = 1.5
+
+
+def connected(
+    clone: Here,
+    use: Callable[[Transport], Awaitable[T]],
+    *,
+    seconds: float,
+    instance: str = "0" * 16,
+) -> T:
+    """What `use` gives with a transport connected to this clone's session.
+
+    :raises UnavailableError: when the remote can't be reached in so many seconds.
+    :raises ForgeError: as the transport does.
+    """
+    config, _ = clone.config()
+
+    async def run() -> T:
+        try:
+            with anyio.fail_after(seconds):
+                async with load(transport_name(clone, config))(
+                    context(clone, config, instance)
+                ) as transport:
+                    return await use(transport)
+        except TimeoutError as error:
+            raise UnavailableError(
+                f"the remote gave no answer in {seconds:g} s", hint="try again"
+            ) from error
+
+    return anyio.run(run)
+
+
+def transport_name(clone: Here, config: Config) -> str:
+    """The transport that this clone's session uses."""
+    identity = clone.identity()
+    chosen = identity.transport if identity and identity.transport != "auto" else config.transport
+    has_key = "ABLY_KEY" in clone.repository.environ
+    return choice.transport(chosen, has_key=has_key, installed=installed())
+
+
+def context(clone: Here, config: Config, instance: str) -> Context:
+    """What a transport of this clone is made with, for one short use."""
+    return Context(
+        instance=instance,
+        common_dir=clone.repository.common_dir,
+        remote=config.remote,
+        state_ref=config.state_ref,
+        commit_subject=config.commit_subject,
+        environ=clone.repository.environ,
+        poll_seconds=3600,
+        idle_poll_seconds=3600,
+    )
+
+
+def status(clone: Here) -> dict[str, Any]:
+    """What ``status`` shows where no daemon has watched: the remote's tip, ages unknown."""
+    config, warnings = clone.config()
+    remote = clone.repository.remote(config.remote)
+    identity = clone.identity()
+    repo: str | None = None
+    data: dict[str, Any] = {
+        "session": identity.session if identity else remote.derived_id,
+        "class": clone.clone_class().value,
+        "transport": transport_name(clone, config),
+        "online": False,
+        "me": identity.short if identity else None,
+        **overview(_Nothing(), Board(()), None, 0.0),
+        "daemon": {"running": False},
+    }
+    if identity is not None:
+        warnings = [*warnings, "this clone's daemon doesn't run: its leases aren't renewed"]
+
+    async def look(transport: Transport) -> dict[str, Any]:
+        nonlocal repo
+        seen: dict[str, Any] = {"online": True}
+        meta = View(transport.snapshot).document(Meta, keys.META)
+        if meta is not None:
+            repo = meta.repo
+            seen["session"] = meta.session
+        plan = await _plan(clone, transport, meta)
+        board = Board(plan.tasks, plan.broken)
+        apply_records(board, transport.snapshot)
+        found = overview(transport.snapshot, board, None, 0.0)
+        found["warnings"] = [*plan.warnings, *found["warnings"]]
+        return {**seen, **found}
+
+    try:
+        data |= connected(clone, look, seconds=LOOK_SECONDS)
+    except ForgeError as error:
+        warnings = [*warnings, error.message]
+    data["class"] = clone.clone_class(repo).value
+    data["warnings"] = [*warnings, *data["warnings"]]
+    return data
+
+
+async def _plan(clone: Here, transport: Transport, meta: Meta | None) -> Plan:
+    """The session's plan; the checkout's where there is no session."""
+    if meta is None:
+        return read_plan(read_checkout(clone.root))
+    config, _ = clone.config()
+    store = Store(clone.repository, clone.repository.remote(config.remote))
+    await store.ensure()
+    try:
+        plan = SessionPlan(store, transport, clock=SystemClock(), target=meta.target)
+        await plan.refresh()
+        return plan.plan
+    finally:
+        store.close()
+
+
+class _Nothing:
+    """A snapshot of a session that nobody has begun or that can't be seen."""
+
+    def get(self, key: str) -> Found:
+        return ABSENT
+
+    def keys(self, prefix: str) -> list[str]:
+        return []

@@ -1,0 +1,173 @@
+"""``forge collaborate recover``: what a crash left here, and its remedy."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+
+import click
+
+from forge_collab.cli import client, options, output
+from forge_collab.cli.here import Here, here
+from forge_collab.clock import SystemClock
+from forge_collab.core import keys, lease
+from forge_collab.core.change import Change, Urgency, View, readable
+from forge_collab.core.errors import BlockedError, ForgeError
+from forge_collab.core.lifecycle import EXPLANATION, Class
+from forge_collab.core.records import Claimant, Lease, Meta
+from forge_collab.files.markers import Identity, Place
+from forge_collab.transport import Transport
+
+_SECONDS = 30.0
+_LOOK_SECONDS = 5.0
+
+
+@click.command()
+@click.option("--apply", "is_applied", is_flag=True, help="Do it; without, only say it.")
+@options.as_json
+@click.pass_context
+def recover(context: click.Context, is_applied: bool, as_json: bool) -> None:
+    """Say which class a crash left this clone in and what would heal it; --apply heals it.
+
+    Example: forge collaborate recover --apply
+    """
+    clone = here(options.folder(context))
+    found = clone.clone_class(_remote_repo(clone))
+    actions = _actions(clone, found)
+    if is_applied:
+        _apply(clone, found, actions)
+    data = {"class": found.value, "actions": actions, "applied": is_applied and bool(actions)}
+    text = [f"class {found.value}: {EXPLANATION[found]}"]
+    text += [f"  {'did' if is_applied else 'would do'}: {_sentence(a)}" for a in actions]
+    if actions and not is_applied:
+        text.append("forge collaborate recover --apply does it")
+    output.done("collaborate recover", data, text, as_json=as_json)
+
+
+def _remote_repo(clone: Here) -> str | None:
+    """The session's id on the remote, or None where it can't be read now."""
+    from forge_collab.cli import look
+
+    async def read(transport: Transport) -> str | None:
+        meta = View(transport.snapshot).document(Meta, keys.META)
+        return meta.repo if meta else None
+
+    if clone.clone_class() is not Class.HEALTHY:
+        return None
+    try:
+        return look.connected(clone, read, seconds=_LOOK_SECONDS)
+    except ForgeError:
+        return None
+
+
+def _actions(clone: Here, found: Class) -> list[dict[str, str]]:
+    """What heals the class: each what, and the path or key it concerns."""
+    participant = str(clone.markers.participant)
+    if found is Class.STALE_PARTICIPANT:
+        identity = clone.identity()
+        releases = _held_by(clone, identity) if identity else []
+        return [
+            *({"what": "release", "key": key} for key in releases),
+            {"what": "remove", "path": participant},
+        ]
+    if found is Class.STALE_ENABLED:
+        return [{"what": "rebuild", "path": participant}]
+    if found is Class.SESSION_MISMATCH:
+        return [{"what": "leave and start again", "path": participant}]
+    return []
+
+
+def _sentence(action: dict[str, str]) -> str:
+    return f"{action['what']} {action.get('path') or action.get('key')}"
+
+
+def _held_by(clone: Here, identity: Identity) -> list[str]:
+    """The leases of this clone's instance on the branch; empty where it can't be read now."""
+    from forge_collab.cli import look
+
+    async def read(transport: Transport) -> list[str]:
+        records, _ = readable(Lease, transport.snapshot, keys.LEASES)
+        return [
+            keys.lease_name(key)
+            for key, record in records.items()
+            if record.claimant and record.claimant.instance == identity.instance
+        ]
+
+    try:
+        return look.connected(clone, read, seconds=_LOOK_SECONDS)
+    except ForgeError as error:
+        output.notice(f"{error.message}; leases of this clone lapse by themselves")
+        return []
+
+
+def _apply(clone: Here, found: Class, actions: list[dict[str, str]]) -> None:
+    if found is Class.STALE_PARTICIPANT:
+        _reset(clone, [action["key"] for action in actions if "key" in action])
+    elif found is Class.STALE_ENABLED:
+        _rebuild(clone)
+    elif found is Class.SESSION_MISMATCH:
+        raise BlockedError(
+            "this clone joined another session than the remote has now; recover doesn't move "
+            "it over yet",
+            hint="forge collaborate leave, then forge collaborate start",
+            data={"class": found.value, "status": found.value, "waits_for": []},
+        )
+
+
+def _reset(clone: Here, held: list[str]) -> None:
+    """Give back what a half-done start or leave still holds, then forget it."""
+    _end_daemon(clone)
+    identity = clone.identity()
+    if identity is not None and held:
+        _release(clone, identity)
+    clone.markers.forget(identity, keep_bak=True)
+
+
+def _end_daemon(clone: Here) -> None:
+    """A live daemon is asked first: it may be in the middle of a start or a leave."""
+    running = client.running(clone)
+    if running is None:
+        return
+    with running[0] as daemon:
+        if daemon.call("about")["class"] == Class.HEALTHY.value:
+            raise BlockedError(
+                "this clone's daemon says that all is well", hint="forge collaborate status"
+            )
+    client.stop(clone)
+
+
+def _release(clone: Here, identity: Identity) -> None:
+    from forge_collab.cli import look
+
+    clock, nonce = SystemClock(), secrets.token_hex(8)
+    claimant = Claimant(handle=identity.handle, instance=identity.instance, worker="recover")
+
+    async def give_back(transport: Transport) -> None:
+        me = lease.Me(claimant, lease.Watch(), clock.now(), clock.wall())
+
+        def rule(view: View) -> tuple[str, ...]:
+            return lease.release_all(view, identity.instance, me, nonce=nonce)
+
+        await transport.commit(Change(rule, f"recover {identity.handle}", Urgency.AHEAD))
+
+    look.connected(clone, give_back, seconds=_SECONDS, instance=identity.instance)
+
+
+def _rebuild(clone: Here) -> None:
+    """Write participant.json anew; refused without a remote to derive the session from.
+
+    :raises EnvironmentError_: when there is no remote.
+    """
+    config, _ = clone.config()
+    remote = clone.repository.remote(config.remote)
+    root = () if clone.repository.root is None else (str(clone.repository.root),)
+    identity = Identity(
+        handle=clone.handle(config.handle),
+        instance=secrets.token_hex(8),
+        session=config.session or remote.derived_id,
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        place=Place.of(clone.repository.common_dir),
+        roots=root,
+        extra={"recovered": True},
+    )
+    clone.markers.write(identity)

@@ -1,0 +1,106 @@
+"""The audit: every change's nonce, who, what and fence, in segments of one file per writer."""
+
+from __future__ import annotations
+
+from forge_collab.core import keys
+from forge_collab.core.change import ABSENT, Snapshot, View
+from forge_collab.core.errors import CorruptError
+from forge_collab.core.records import (
+    AUDIT_SEGMENT_LINES,
+    AuditEntry,
+    Claimant,
+    decode,
+    decode_lines,
+    encode,
+)
+
+GRANTS = ("claimed", "taken_over")
+
+
+def append(
+    view: View,
+    who: Claimant,
+    event: str,
+    *,
+    ts: str,
+    nonce: str,
+    key: str | None = None,
+    fence: int | None = None,
+    text: str | None = None,
+) -> AuditEntry:
+    """Add a line to the writer's last segment; its `seq` is larger than all on the branch."""
+    entry = AuditEntry(
+        seq=_highest_seq(view) + 1,
+        ts=ts,
+        event=event,
+        who=who,
+        key=None if key is None else keys.lease_name(key),
+        fence=fence,
+        nonce=nonce,
+        text=text,
+    )
+    number, before = _last_segment(view, who.instance)
+    if before.count(b"\n") >= AUDIT_SEGMENT_LINES or _last_entry(before) is None:
+        number, before = (number + 1, b"") if before else (number, before)
+    view.put(f"{keys.AUDIT}{who.instance}/{number}", before + encode(entry))
+    return entry
+
+
+def _last_segment(view: View, instance: str) -> tuple[int, bytes]:
+    number = max(_numbers(view, instance), default=1)
+    value = view.get(f"{keys.AUDIT}{instance}/{number}")
+    return number, b"" if value is ABSENT else value
+
+
+def _numbers(view: View, instance: str) -> list[int]:
+    prefix = f"{keys.AUDIT}{instance}/"
+    found = (key[len(prefix) :] for key in view.keys(prefix))
+    return sorted(int(number) for number in found if number.isascii() and number.isdigit())
+
+
+def _last_entry(segment: bytes) -> AuditEntry | None:
+    line = segment.rstrip(b"\n").rpartition(b"\n")[2]
+    if not line or not segment.endswith(b"\n"):
+        return None
+    try:
+        return decode(AuditEntry, line, "")
+    except CorruptError:
+        return None
+
+
+def _highest_seq(view: View) -> int:
+    instances = {key.split("/")[1] for key in view.keys(keys.AUDIT) if key.count("/") == 2}
+    last = (_last_entry(_last_segment(view, instance)[1]) for instance in instances)
+    return max((entry.seq for entry in last if entry), default=0)
+
+
+def last_fence(view: View, who: Claimant, key: str) -> int | None:
+    """The fence under which this worker last claimed `key`, or None if it never did."""
+    name = keys.lease_name(key)
+    for number in reversed(_numbers(view, who.instance)):
+        value = view.get(f"{keys.AUDIT}{who.instance}/{number}")
+        for entry in reversed(_entries(b"" if value is ABSENT else value)):
+            if entry.key == name and entry.who == who and entry.event in GRANTS:
+                return entry.fence
+    return None
+
+
+def _entries(segment: bytes) -> tuple[AuditEntry, ...]:
+    """The readable entries of a segment; the audit is history, so a bad line hides only itself."""
+    good: list[AuditEntry] = []
+    for line in segment.split(b"\n"):
+        try:
+            good.extend(decode_lines(AuditEntry, line, ""))
+        except CorruptError:
+            continue
+    return tuple(good)
+
+
+def history(snapshot: Snapshot) -> list[AuditEntry]:
+    """Every readable entry of everybody, in the order of the branch."""
+    entries: list[AuditEntry] = []
+    for key in snapshot.keys(keys.AUDIT):
+        found = snapshot.get(key)
+        if found is not ABSENT:
+            entries.extend(_entries(found.value))
+    return sorted(entries, key=lambda entry: (entry.seq, entry.who.instance))

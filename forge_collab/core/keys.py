@@ -1,0 +1,57 @@
+"""Keys of records and the file names they have on the state branch, one to one."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote, unquote
+
+META = "meta"
+LEASES = "leases/"
+PARTICIPANTS = "participants/"
+TASKS = "tasks/"
+MESSAGES = "messages/"
+AUDIT = "audit/"
+SHARED = "shared/"
+SHARED_TASKS = "shared/tasks/"
+
+_SAFE = re.compile(r"[A-Za-z0-9_.-]+")
+_LINES = (MESSAGES, AUDIT)
+
+
+def claim(task_id: str) -> str:
+    """The key of a task's lease."""
+    return f"{LEASES}claim:{task_id}"
+
+
+def claimed_task(lease_key: str) -> str | None:
+    """The task whose lease is under `lease_key`, or None for another kind of lease."""
+    prefix = f"{LEASES}claim:"
+    return lease_key[len(prefix) :] if lease_key.startswith(prefix) else None
+
+
+def lease_name(lease_key: str) -> str:
+    """A lease's name as commands show it: its key without the folder."""
+    return lease_key.removeprefix(LEASES)
+
+
+def path_of(key: str) -> str:
+    """The file of `key`: its parts percent-encoded, with the suffix of its kind."""
+    encoded = "/".join(
+        part if _SAFE.fullmatch(part) else quote(part, safe="") for part in key.split("/")
+    )
+    if key.startswith(SHARED):
+        return encoded
+    return encoded + (".jsonl" if key.startswith(_LINES) else ".json")
+
+
+def key_of(path: str) -> str | None:
+    """The key whose file is `path`, or None when no key has that file."""
+    if path.startswith(SHARED):
+        stem = path
+    else:
+        suffix = ".jsonl" if path.startswith(_LINES) else ".json"
+        if not path.endswith(suffix):
+            return None
+        stem = path.removesuffix(suffix)
+    key = "/".join(unquote(part) for part in stem.split("/"))
+    return key if path_of(key) == path else None

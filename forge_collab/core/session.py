@@ -1,0 +1,219 @@
+"""Rules over a session's other records: its identity, presence, messages, and task claims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from forge_collab.core import audit, keys, lease
+from forge_collab.core.board import Board
+from forge_collab.core.change import ABSENT, View
+from forge_collab.core.errors import (
+    BlockedError,
+    CorruptError,
+    EnvironmentError_,
+    ForgeError,
+    HeldError,
+    UsageError,
+)
+from forge_collab.core.records import (
+    MESSAGES_BYTES,
+    MESSAGES_KEPT,
+    Lease,
+    Message,
+    Meta,
+    Participant,
+    TaskRecord,
+    decode_lines,
+    encode,
+)
+from forge_collab.core.tasks import Task, TaskStatus
+
+
+class DuplicateIdentityError(ForgeError):
+    """Another run writes under this instance: this clone was copied with its identity."""
+
+    code = "duplicate_identity"
+
+
+def found(view: View, *, session: str, repo: str, target: str | None) -> Meta:
+    """The session's meta record; made where there is none yet.
+
+    :raises BlockedError: when it has to be made and the target branch isn't known.
+    :raises EnvironmentError_: when this clone is configured for another target branch.
+    """
+    meta = view.document(Meta, keys.META)
+    if meta is not None:
+        if target is not None and target != meta.target:
+            raise EnvironmentError_(
+                f"this clone lands on '{target}', the session on '{meta.target}'",
+                hint=f"git config forge.target {meta.target}",
+                data={"target": meta.target},
+            )
+        return meta
+    if target is None:
+        raise BlockedError("the session has no target branch", hint="git config forge.target NAME")
+    meta = Meta(session=session, repo=repo, target=target)
+    view.save(keys.META, meta)
+    return meta
+
+
+def check_run(view: View, instance: str, run: str) -> Participant | None:
+    """This instance's presence, as this run wrote it.
+
+    :raises DuplicateIdentityError: when another run has written it since.
+    """
+    presence = view.document(Participant, keys.PARTICIPANTS + instance)
+    if presence is not None and presence.run != run:
+        raise DuplicateIdentityError(
+            f"another forge daemon writes as instance {instance}: this clone was copied "
+            "together with its identity",
+            hint="forge collaborate status",
+            data={"instance": instance},
+        )
+    return presence
+
+
+def arrive(view: View, instance: str, presence: Participant) -> Participant:
+    """Write the presence of a run that begins, keeping the counters its predecessor left."""
+    key = keys.PARTICIPANTS + instance
+    before = view.document(Participant, key)
+    if before is not None and before.run == presence.run:
+        return before
+    here = presence.but(renewals=before.renewals if before else {})
+    view.save(key, here)
+    return here
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a beat found: the leases that aren't ours any more, each with what is there now."""
+
+    presence: Participant
+    lost: Mapping[str, Lease | None]
+
+
+def beat(view: View, instance: str, presence: Participant, held: Mapping[str, lease.Held]) -> Beat:
+    """Renew every lease in `held` and this instance's presence: one file for all of them.
+
+    :raises DuplicateIdentityError: when another run has written the presence since.
+    """
+    before = check_run(view, instance, presence.run)
+    counters, lost = lease.renewals(view, held, before.renewals if before else {})
+    if before is not None and before.beat >= presence.beat:
+        return Beat(before, lost)
+    here = presence.but(renewals=counters)
+    view.save(keys.PARTICIPANTS + instance, here)
+    return Beat(here, lost)
+
+
+def depart(view: View, instance: str, me: lease.Me, *, nonce: str) -> tuple[str, ...]:
+    """Leave the session: every lease of `instance` given back, its presence gone."""
+    freed = lease.release_all(view, instance, me, nonce=nonce)
+    key = keys.PARTICIPANTS + instance
+    if view.get(key) is not ABSENT:
+        view.drop(key)
+        audit.append(view, me.claimant, "left", ts=me.ts, nonce=nonce)
+    return freed
+
+
+def post(
+    view: View, instance: str, event: str, data: Mapping[str, Any], *, to: str | None, ts: str
+) -> Message:
+    """Add a message to this instance's ring: the last 200, at most 256 KiB."""
+    key = keys.MESSAGES + instance
+    value = view.get(key)
+    ring = () if value is ABSENT else decode_lines(Message, value, keys.path_of(key))
+    seq = ring[-1].seq + 1 if ring else 1
+    message = Message(seq=seq, event=event, to=to, data=dict(data), ts=ts)
+    lines = [encode(m) for m in (*ring[-MESSAGES_KEPT + 1 :], message)]
+    while len(lines) > 1 and sum(map(len, lines)) > MESSAGES_BYTES:
+        lines.pop(0)
+    view.put(key, b"".join(lines))
+    return message
+
+
+def status_of(view: View, task: Task) -> TaskStatus:
+    """A task's stored status; a record of another task that had the same id doesn't count."""
+    record = view.document(TaskRecord, keys.TASKS + task.id)
+    return record.status if record and record.uid == task.uid else TaskStatus.PENDING
+
+
+def check_open(view: View, task_id: str, board: Board) -> Task:
+    """The task, when it may be worked on: pending, and all it depends on is done.
+
+    :raises UsageError: when the plan has no such task.
+    :raises BlockedError: when it isn't open; data has `status` and `waits_for`.
+    """
+    problem = board.problem_of(task_id)
+    if problem is not None:
+        raise _blocked(task_id, problem.message, "forge task list", status="broken")
+    task = board.tasks.get(task_id)
+    if task is None:
+        raise UsageError(
+            f"the plan has no task '{task_id}'",
+            hint="forge task list",
+            data={"task": task_id, "acquired": False},
+        )
+    status = status_of(view, task)
+    if status is not TaskStatus.PENDING:
+        why = f"{task_id} is {status.value}"
+        raise _blocked(task_id, why, f"forge task show {task_id}", status=status.value)
+    waits = tuple(
+        other
+        for other in board.dependencies(task_id)
+        if status_of(view, board.tasks[other]) is not TaskStatus.DONE
+    )
+    if waits:
+        why = f"{task_id} waits for {', '.join(waits)}"
+        hint = "forge collaborate claim --next takes a task that waits for nothing"
+        raise _blocked(task_id, why, hint, status="pending", waits_for=waits)
+    return task
+
+
+def _blocked(
+    task_id: str, why: str, hint: str, *, status: str, waits_for: tuple[str, ...] = ()
+) -> BlockedError:
+    data = {"task": task_id, "acquired": False, "status": status, "waits_for": list(waits_for)}
+    return BlockedError(why, hint=hint, data=data)
+
+
+def claim(
+    view: View, task_id: str, board: Board, me: lease.Me, *, nonce: str, ttl: float
+) -> lease.Grant:
+    """Take an open task.
+
+    :raises UsageError, BlockedError: when it isn't open; see `check_open`.
+    :raises HeldError: when somebody else, or another worker of this clone, holds it.
+    """
+    task = check_open(view, task_id, board)
+    return lease.acquire(
+        view, keys.claim(task_id), me, nonce=nonce, ttl=ttl, definition=task.definition_hash
+    )
+
+
+def claim_next(
+    view: View, board: Board, me: lease.Me, *, nonce: str, ttl: float
+) -> lease.Grant | None:
+    """Take the most urgent open, free task that `me` doesn't hold; None when all is done.
+
+    A task whose records can't be read is passed over.
+
+    :raises BlockedError: when there is nothing to claim now.
+    """
+    for task_id in board.order():
+        try:
+            held = view.document(Lease, keys.claim(task_id))
+            if held is not None and held.claimant == me.claimant and held.nonce != nonce:
+                continue
+            return claim(view, task_id, board, me, nonce=nonce, ttl=ttl)
+        except (BlockedError, HeldError, CorruptError):
+            continue
+    if all(status_of(view, task) is TaskStatus.DONE for task in board.tasks.values()):
+        return None
+    raise BlockedError(
+        "nothing can be claimed now: every open task is held or waits for another",
+        hint="forge collaborate status shows who holds what; claim --next --wait waits",
+        data={"task": None, "acquired": False, "status": None, "waits_for": []},
+    )

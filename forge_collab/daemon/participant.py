@@ -1,0 +1,607 @@
+"""This clone in its session: carries out claims, beats, settling and losing as the core decides.
+
+Written against anyio and the transport contract alone, so it runs on virtual time over the
+memory transport. Everything it must remember over a crash is in the journal.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+import anyio
+from anyio.abc import TaskGroup
+
+from forge_collab import __version__, faults
+from forge_collab.clock import Clock
+from forge_collab.core import keys, lease, pacing, session
+from forge_collab.core.board import Board
+from forge_collab.core.change import Change, Urgency, View
+from forge_collab.core.errors import BlockedError, ForgeError, HeldError, UnavailableError
+from forge_collab.core.lease import Held, Me
+from forge_collab.core.overview import Sightings
+from forge_collab.core.records import Claimant, Lease, Meta, Participant, shown_lease
+from forge_collab.core.session import DuplicateIdentityError
+from forge_collab.files.journal import Granted, Journal, Unsettled
+from forge_collab.transport import Transport
+
+T = TypeVar("T")
+log = logging.getLogger("forge")
+_SETTLE_TRIES_REFUSED = 5
+_SETTLE_PAUSE_SECONDS = 2.0
+_SETTLE_PAUSE_AT_MOST = 60.0
+_PLAN_SECONDS = 15.0
+
+
+class Plan(Protocol):
+    """Where the board comes from."""
+
+    @property
+    def board(self) -> Board:
+        """The tasks as last read."""
+        ...
+
+    async def refresh(self, *, older_than: float = 0.0) -> None:
+        """Read the tasks again if the last look was more than so many seconds ago."""
+        ...
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a participant needs to know of the configuration; durations in seconds."""
+
+    timing: lease.Timing = lease.Timing()
+    idle_release_seconds: float = 3600.0
+    presence: str = "full"
+    email_hash: str | None = None
+
+
+@dataclass
+class _Life:
+    """What isn't worth remembering over a crash: when a worker last called for a lease."""
+
+    last_call: float
+    branch_tip: str | None = None
+
+
+class SessionParticipant:
+    """One clone in its session, under one instance and one run."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        journal: Journal,
+        plan: Plan,
+        *,
+        clock: Clock,
+        handle: str,
+        instance: str,
+        run: str,
+        new_nonce: Callable[[], str],
+        settings: Settings | None = None,
+        branch_tip: Callable[[str, int], Awaitable[str | None]] | None = None,
+    ) -> None:
+        self.transport = transport
+        self.journal = journal
+        self.plan = plan
+        self.clock = clock
+        self.handle = handle
+        self.instance = instance
+        self.settings = settings or Settings()
+        self.sightings = Sightings()
+        self.events: list[str] = []
+        self.meta: Meta | None = None
+        self.is_closing = False
+        self.duplicate = anyio.Event()
+        self._new_nonce = new_nonce
+        self._branch_tip = branch_tip
+        self._tasks: TaskGroup | None = None
+        self._lives: dict[str, _Life] = {}
+        self._grants_changed = anyio.Event()
+        self._last_beat = clock.now()
+        self._presence = Participant(
+            handle=handle,
+            run=run,
+            email_hash=self.settings.email_hash if self.settings.presence == "full" else None,
+            version=__version__ if self.settings.presence == "full" else None,
+        )
+
+    # Life
+
+    async def arrive(self, *, session_id: str, repo: str, target: str | None) -> Meta:
+        """Join: find or make the session's meta record and say that this run is here.
+
+        :raises ForgeError: as the transport and `session.found` do.
+        """
+
+        def rule(view: View) -> Meta:
+            meta = session.found(view, session=session_id, repo=repo, target=target)
+            session.arrive(view, self.instance, self._presence)
+            return meta
+
+        self.meta = await self.transport.commit(Change(rule, f"{self.handle} is here"))
+        self.look()
+        return self.meta
+
+    async def run(self, tasks: TaskGroup) -> None:
+        """Start what goes on by itself, in `tasks`: beats, watching, settling what a crash left."""
+        self._tasks = tasks
+        now = self.clock.now()
+        for key in self.journal.granted:
+            self._lives.setdefault(key, _Life(now))
+        for unsettled in list(self.journal.unsettled.values()):
+            tasks.start_soon(self._settle, unsettled)
+        tasks.start_soon(self._watch)
+        tasks.start_soon(self._beats)
+
+    def look(self) -> None:
+        """Note what the newest snapshot says, and which of our leases it says are lost."""
+        snapshot, now = self.transport.snapshot, self.clock.now()
+        self.sightings.look(snapshot, now)
+        view = View(snapshot)
+        for key, granted in list(self.journal.granted.items()):
+            try:
+                found = view.document(Lease, key)
+            except ForgeError:
+                continue
+            if _was_given_back(found, granted, self.instance):
+                self._end(key)
+            elif not _is_ours(found, granted):
+                self._lose(key, found)
+
+    async def _watch(self) -> None:
+        seen = self.transport.snapshot
+        self.look()
+        while True:
+            seen = await self.transport.wait_moved(seen)
+            self.look()
+
+    def me(self, worker: str, key: str | None = None) -> Me:
+        """`worker` of this clone at this moment, with what it may compare."""
+        granted = self.journal.granted.get(key) if key else None
+        mine = granted is not None and granted.worker == worker
+        own = self._deadline(granted) if granted and mine else None
+        return Me(
+            claimant=Claimant(handle=self.handle, instance=self.instance, worker=worker),
+            watch=self.sightings.leases,
+            now=self.clock.now(),
+            ts=self.clock.wall(),
+            own_deadline=own,
+        )
+
+    def _deadline(self, granted: Granted) -> float | None:
+        """A deadline that counts on this boot's clock, or None."""
+        return granted.deadline if granted.boot == self.clock.boot() else None
+
+    async def _commit(
+        self,
+        rule: Callable[[View], T],
+        what: str,
+        urgency: Urgency = Urgency.NOW,
+    ) -> T:
+        """Carry out a rule as this run of this instance, and no other."""
+        if self.is_closing:
+            raise BlockedError("this clone is leaving the session", hint="forge collaborate start")
+
+        def as_this_run(view: View) -> T:
+            session.check_run(view, self.instance, self._presence.run)
+            return rule(view)
+
+        try:
+            return await self.transport.commit(Change(as_this_run, what, urgency))
+        except DuplicateIdentityError as error:
+            self._stop_all(error)
+            raise
+
+    def _stop_all(self, error: DuplicateIdentityError) -> None:
+        """Another run writes as this instance: nothing here is held any more."""
+        self._say(f"duplicate_identity: {error.message}; all work of this clone stops")
+        for key in list(self.journal.granted):
+            self.journal.ended(key)
+        self.duplicate.set()
+
+    def _say(self, text: str) -> None:
+        log.warning(text)
+        self.events.append(f"{self.clock.wall()} {text}")
+        del self.events[:-100]
+
+    # Claims
+
+    async def claim(self, worker: str, task_id: str | None) -> dict[str, Any]:
+        """Take a task, or whatever is next (None); the answer is true or it is an error.
+
+        :raises HeldError, BlockedError, UsageError: when it can't be had, with why.
+        :raises UnavailableError: when nobody knows; then it is undone as soon as it can be.
+        """
+        await self._know(task_id)
+        key = None if task_id is None else keys.claim(task_id)
+        board, ttl = self.plan.board, self.settings.timing.ttl
+        nonce = self._new_nonce()
+
+        def rule(view: View) -> tuple[lease.Grant | None, float]:
+            me = self.me(worker, key)
+            if task_id is None:
+                return session.claim_next(view, board, me, nonce=nonce, ttl=ttl), me.now
+            return session.claim(view, task_id, board, me, nonce=nonce, ttl=ttl), me.now
+
+        what = f"claim {task_id or 'next'}"
+        grant, judged_at = await self._grant(Unsettled(nonce, key, worker), rule, what)
+        if grant is None:
+            return {"task": None, "acquired": False, "lease": None}
+        return self._granted(worker, grant, judged_at)
+
+    async def take_over(self, worker: str, task_id: str, reason: str) -> dict[str, Any]:
+        """Take a task from whoever holds it; the holder is told.
+
+        :raises BlockedError, UsageError: when the task isn't open.
+        :raises UnavailableError: when nobody knows; then it is undone as soon as it can be.
+        """
+        await self._know(task_id)
+        key, nonce = keys.claim(task_id), self._new_nonce()
+        board, ttl = self.plan.board, self.settings.timing.ttl
+
+        def rule(view: View) -> tuple[lease.Grant | None, float]:
+            me = self.me(worker, key)
+            task = session.check_open(view, task_id, board)
+            grant = lease.take_over(
+                view,
+                key,
+                me,
+                nonce=nonce,
+                ttl=ttl,
+                reason=reason,
+                definition=task.definition_hash,
+            )
+            if grant.took_over is not None and not grant.already:
+                told = {"task": task_id, "fence": grant.lease.fence, "reason": reason}
+                to = grant.took_over.instance
+                session.post(view, self.instance, "taken_over", told, to=to, ts=me.ts)
+            return grant, me.now
+
+        claim = Unsettled(nonce, key, worker)
+        grant, judged_at = await self._grant(claim, rule, f"take over {task_id}")
+        assert grant is not None
+        return self._granted(worker, grant, judged_at)
+
+    async def _know(self, task_id: str | None) -> None:
+        """Look at the plan again before an id is called unknown, or all is called done."""
+        if task_id is None:
+            await self.plan.refresh(older_than=_PLAN_SECONDS)
+        elif task_id not in self.plan.board.tasks:
+            await self.transport.refresh()
+            await self.plan.refresh()
+
+    async def _grant(
+        self,
+        claim: Unsettled,
+        rule: Callable[[View], tuple[lease.Grant | None, float]],
+        what: str,
+    ) -> tuple[lease.Grant | None, float]:
+        """Carry out a claim; where its end isn't known, see to it that it is undone."""
+        faults.at("claim.before_journal")
+        self.journal.sent(claim)
+        faults.at("claim.after_journal")
+        try:
+            grant, judged_at = await self._commit(rule, what)
+        except ForgeError as error:
+            is_unknown = isinstance(error, UnavailableError)
+            if error.data.get("unsettled", is_unknown):
+                self._settle_later(claim)
+            else:
+                self.journal.settled(claim.nonce)
+            raise
+        except BaseException:
+            self._settle_later(claim)
+            raise
+        if grant is None:
+            self.journal.settled(claim.nonce)
+        return grant, judged_at
+
+    def _granted(self, worker: str, grant: lease.Grant, judged_at: float) -> dict[str, Any]:
+        """Remember a grant and give it as commands show it."""
+        faults.at("claim.before_grant")
+        key, record = grant.key, grant.lease
+        known = self.journal.granted.get(key)
+        if grant.already and known is not None:
+            granted = known
+        else:
+            timing = replace(self.settings.timing, ttl=record.ttl_seconds)
+            granted = Granted(
+                key=key,
+                fence=record.fence,
+                nonce=record.nonce,
+                worker=worker,
+                ttl_seconds=record.ttl_seconds,
+                deadline=timing.deadline(judged_at),
+                boot=self.clock.boot(),
+                since=self.clock.wall(),
+            )
+        self.journal.settled(record.nonce, granted)
+        self._lives[key] = _Life(self.clock.now())
+        self._grants_changed.set()
+        faults.at("claim.after_grant")
+        self.look()
+        self._check_still_ours(key, record)
+        faults.at("claim.before_answer")
+        answer: dict[str, Any] = {
+            "task": keys.claimed_task(key),
+            "acquired": True,
+            "lease": self._shown(key, record),
+        }
+        if grant.already:
+            answer |= {"already": True, "since": granted.since}
+        if grant.took_over is not None:
+            answer["took_over"] = grant.took_over.model_dump()
+        return answer
+
+    def _check_still_ours(self, key: str, record: Lease) -> None:
+        """A grant that was recognised late may have been overtaken by now."""
+        if key in self.journal.granted:
+            return
+        view = View(self.transport.snapshot)
+        now_there = view.document(Lease, key)
+        if now_there is not None and now_there.claimant is not None:
+            raise lease.held(view, key, now_there, self.me("-"))
+        raise HeldError(
+            f"{keys.claimed_task(key)} was granted under fence {record.fence} and is gone again",
+            hint="claim it again",
+            data={"task": keys.claimed_task(key), "acquired": False, "reason": "lost_race"},
+        )
+
+    def _shown(self, key: str, record: Lease) -> dict[str, Any]:
+        return shown_lease(
+            keys.lease_name(key),
+            record,
+            last_seen_seconds=0.0,
+            takeover_in_seconds=record.ttl_seconds,
+        )
+
+    # What isn't known is undone
+
+    def _settle_later(self, claim: Unsettled) -> None:
+        if self._tasks is not None and claim.nonce in self.journal.unsettled:
+            self._tasks.start_soon(self._settle, claim)
+
+    async def _settle(self, claim: Unsettled) -> None:
+        """Find out what became of a claim nobody waits for any more, and undo it."""
+        pause, refusals = _SETTLE_PAUSE_SECONDS, 0
+        while refusals < _SETTLE_TRIES_REFUSED:
+            faults.at("settle.before")
+            try:
+                landed = await self._commit(
+                    lambda view: lease.settle(
+                        view, claim.key, self.me(claim.worker), nonce=claim.nonce
+                    ),
+                    "settle a claim",
+                )
+            except UnavailableError:
+                pass
+            except DuplicateIdentityError:
+                return
+            except ForgeError as error:
+                refusals += 1
+                log.warning("a claim can't be settled: %s", error.message)
+            else:
+                if landed:
+                    self._say(f"a claim of '{claim.worker}' that nobody waited for was given back")
+                break
+            await anyio.sleep(pause)
+            pause = min(pause * 2, _SETTLE_PAUSE_AT_MOST)
+        self.journal.settled(claim.nonce)
+        faults.at("settle.after")
+
+    # What a holder does
+
+    async def renew(self, worker: str, task_id: str, fence: int | None) -> dict[str, Any]:
+        """Say that the work goes on: renewed now, and kept renewed by the beats.
+
+        :raises LeaseLostError, HeldError, BlockedError: when `worker` doesn't hold it.
+        """
+        key = keys.claim(task_id)
+
+        def rule(view: View) -> tuple[Lease, float]:
+            me = self.me(worker, key)
+            record = lease.check_holder(view, key, me, fence=fence)
+            return record, me.now
+
+        record, judged_at = await self._commit(rule, f"renew {task_id}", Urgency.AHEAD)
+        self._called(worker, key, record, judged_at)
+        await self._beat()
+        return {"task": task_id, "renewed": True, "lease": self._shown(key, record)}
+
+    async def note(self, worker: str, task_id: str, text: str, fence: int | None) -> dict[str, Any]:
+        """Say something about held work; it is in the log for everybody.
+
+        :raises LeaseLostError, HeldError, BlockedError: when `worker` doesn't hold it.
+        """
+        key, nonce = keys.claim(task_id), self._new_nonce()
+
+        def rule(view: View) -> tuple[Lease, float]:
+            me = self.me(worker, key)
+            record = lease.note(view, key, me, nonce=nonce, text=text, fence=fence)
+            return record, me.now
+
+        record, judged_at = await self._commit(rule, f"note on {task_id}")
+        self._called(worker, key, record, judged_at)
+        return {"task": task_id, "noted": True, "lease": self._shown(key, record)}
+
+    async def release(self, worker: str, task_id: str, fence: int | None) -> dict[str, Any]:
+        """Give a task back; giving it back twice is nothing.
+
+        :raises LeaseLostError, HeldError, BlockedError: when somebody else holds it, or nobody.
+        """
+        key = keys.claim(task_id)
+        record = await self._release(worker, key, fence, "released")
+        return {"task": task_id, "released": True, "lease": self._shown(key, record)}
+
+    async def _release(self, worker: str, key: str, fence: int | None, event: str) -> Lease:
+        nonce = self._new_nonce()
+
+        def rule(view: View) -> Lease:
+            me = self.me(worker, key)
+            return lease.release(view, key, me, nonce=nonce, fence=fence, event=event)
+
+        what = f"release {keys.claimed_task(key)}"
+        record = await self._commit(rule, what, Urgency.AHEAD)
+        self._end(key)
+        return record
+
+    def _end(self, key: str) -> None:
+        """A lease isn't held here any more."""
+        self.journal.ended(key)
+        self._lives.pop(key, None)
+
+    def _called(self, worker: str, key: str, record: Lease, judged_at: float) -> None:
+        """A worker that holds `key` gave a sign of life; keep the lease renewed."""
+        self._lives[key] = _Life(self.clock.now())
+        known = self.journal.granted.get(key)
+        if known is None or (known.fence, known.worker) != (record.fence, worker):
+            self._granted(worker, lease.Grant(key, record), judged_at)
+
+    # Beats
+
+    async def _beats(self) -> None:
+        """Renew what is held at every beat; say that we are here now and then."""
+        while True:
+            await self._until_beat_is_due()
+            while not await self._has_beaten():
+                await anyio.sleep(self.settings.timing.beat / 4)
+
+    async def _until_beat_is_due(self) -> None:
+        while (left := self._last_beat + self._pause() - self.clock.now()) > 0:
+            self._grants_changed = anyio.Event()
+            with anyio.move_on_after(left):
+                await self._grants_changed.wait()
+
+    def _pause(self) -> float:
+        if not self.journal.granted:
+            return pacing.PRESENCE_SECONDS
+        timing = self.settings.timing
+        present = self.transport.snapshot.keys(keys.PARTICIPANTS)
+        return pacing.beat_seconds(timing.beat, timing.ttl, len(list(present)))
+
+    async def _has_beaten(self) -> bool:
+        """Try a beat; one whose end isn't known is tried again: the leases may still be ours."""
+        try:
+            await self._give_back_idle()
+            await self._beat()
+        except DuplicateIdentityError:
+            await anyio.sleep_forever()
+        except ForgeError as error:
+            log.warning("a beat failed: %s", error.message)
+            for key, granted in self.journal.granted.items():
+                if self.is_paused(granted):
+                    log.warning("%s couldn't be renewed in time: its work pauses", key)
+            return False
+        return True
+
+    async def _beat(self) -> None:
+        """Renew all that is held, in one change; what isn't ours any more is lost."""
+        faults.at("beat.before")
+        self._last_beat = self.clock.now()
+        held = {key: Held(g.fence, g.nonce) for key, g in self.journal.granted.items()}
+        self._presence = self._presence.but(beat=self._presence.beat + 1)
+        presence = self._presence
+        judged_at = 0.0
+
+        def rule(view: View) -> session.Beat:
+            nonlocal judged_at
+            judged_at = self.clock.now()
+            return session.beat(view, self.instance, presence, held)
+
+        urgency = Urgency.AHEAD if held else Urgency.RIDE
+        found = await self._commit(rule, f"beat of {self.handle}", urgency)
+        for key, there in found.lost.items():
+            if key in self.journal.granted and self.journal.granted[key].nonce == held[key].nonce:
+                self._lose(key, there)
+        self._renewed({key for key in held if key not in found.lost}, judged_at)
+        faults.at("beat.after")
+
+    def _renewed(self, kept: set[str], judged_at: float) -> None:
+        granted = dict(self.journal.granted)
+        for key in kept & granted.keys():
+            timing = replace(self.settings.timing, ttl=granted[key].ttl_seconds)
+            deadline = timing.deadline(judged_at)
+            granted[key] = replace(granted[key], deadline=deadline, boot=self.clock.boot())
+        if kept:
+            self.journal.renewed(granted)
+
+    def is_paused(self, granted: Granted) -> bool:
+        """Whether a holder is past its own deadline, so that no new work may begin."""
+        deadline = self._deadline(granted)
+        return deadline is None or self.clock.now() >= deadline
+
+    def _lose(self, key: str, there: Lease | None) -> None:
+        """A lease isn't ours any more: say so, with who has it now."""
+        granted = self.journal.granted.get(key)
+        if granted is None:
+            return
+        self._end(key)
+        holder = there.claimant if there else None
+        now = "nobody has it" if holder is None else f"{holder.handle} has it"
+        fence = there.fence if there else 0
+        self._say(
+            f"lease lost: {keys.lease_name(key)} of worker '{granted.worker}' under fence "
+            f"{granted.fence}; {now} under fence {fence}"
+        )
+
+    async def _give_back_idle(self) -> None:
+        """Give back leases whose worker hasn't called and whose branch hasn't moved for long."""
+        now = self.clock.now()
+        for key, granted in list(self.journal.granted.items()):
+            life = self._lives.setdefault(key, _Life(now))
+            tip = await self._tip(key, granted.fence)
+            if tip != life.branch_tip:
+                life.branch_tip, life.last_call = tip, now
+            if now - life.last_call >= self.settings.idle_release_seconds:
+                await self._release(granted.worker, key, granted.fence, "released_idle")
+                self._say(f"{keys.lease_name(key)} was given back: '{granted.worker}' is silent")
+
+    async def _tip(self, key: str, fence: int) -> str | None:
+        task = keys.claimed_task(key)
+        return await self._branch_tip(task, fence) if self._branch_tip and task else None
+
+    # Leaving
+
+    async def depart(self) -> tuple[str, ...]:
+        """Give back every lease and go; the queue is closed from here on.
+
+        :raises UnavailableError: when that couldn't be said; the leases lapse by themselves.
+        """
+        nonce, me = self._new_nonce(), self.me("-")
+        self.is_closing = True
+
+        def rule(view: View) -> tuple[str, ...]:
+            session.check_run(view, self.instance, self._presence.run)
+            return session.depart(view, self.instance, me, nonce=nonce)
+
+        what = f"{self.handle} leaves"
+        freed = await self.transport.commit(Change(rule, what, Urgency.AHEAD))
+        for key in list(self.journal.granted):
+            self.journal.ended(key)
+        return freed
+
+    def holdings(self) -> Mapping[str, Granted]:
+        """What this clone's workers hold, by key."""
+        return self.journal.granted
+
+
+def _was_given_back(found: Lease | None, granted: Granted, instance: str) -> bool:
+    """Whether this clone itself has ended the lease, so that nothing was lost."""
+    return (
+        found is not None
+        and found.claimant is None
+        and found.fence == granted.fence
+        and found.last is not None
+        and found.last.instance == instance
+    )
+
+
+def _is_ours(found: Lease | None, granted: Granted) -> bool:
+    return (
+        found is not None
+        and found.claimant is not None
+        and (found.fence, found.nonce) == (granted.fence, granted.nonce)
+    )

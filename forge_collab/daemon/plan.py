@@ -1,0 +1,105 @@
+"""Which tasks exist: the target branch's fetched tip, and what was added on the state branch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import anyio
+
+from forge_collab.clock import Clock
+from forge_collab.core import keys
+from forge_collab.core.board import Board
+from forge_collab.core.change import ABSENT, Snapshot, View
+from forge_collab.core.errors import UnavailableError
+from forge_collab.core.overview import apply_records
+from forge_collab.core.records import Meta
+from forge_collab.files.tasks import Plan, read_plan
+from forge_collab.git.store import TARGET, Store
+from forge_collab.transport import Transport
+
+FOLDER = ".forge/tasks"
+
+
+class SessionPlan:
+    """The plan of a session, read again when the target branch or the added tasks have moved."""
+
+    def __init__(
+        self, store: Store, transport: Transport, *, clock: Clock, target: str | None = None
+    ) -> None:
+        self._store = store
+        self._transport = transport
+        self._target = target
+        self._clock = clock
+        self._looked_at: float | None = None
+        self._tip: str | None = None
+        self._files: Mapping[str, bytes] = {}
+        self._shared: Mapping[str, bytes] = {}
+        self._snapshot: Snapshot | None = None
+        self._turn = anyio.Lock()
+        self.plan = Plan((), {}, ())
+        self._board = Board(())
+
+    @property
+    def board(self) -> Board:
+        """The tasks as last read, with the statuses of the newest snapshot."""
+        snapshot = self._transport.snapshot
+        if snapshot is not self._snapshot:
+            self._snapshot = snapshot
+            shared = added_tasks(snapshot)
+            if shared != self._shared:
+                self._shared = shared
+                self._read()
+            apply_records(self._board, snapshot)
+        return self._board
+
+    def _read(self) -> None:
+        self.plan = read_plan(self._files, self._shared)
+        self._board = Board(self.plan.tasks, self.plan.broken)
+
+    async def refresh(self, *, older_than: float = 0.0) -> None:
+        """Look at the target branch again if the last look was more than so many seconds ago.
+
+        :raises UnavailableError: when the remote can't be reached.
+        """
+        async with self._turn:
+            asked_at = self._clock.now()
+            if self._looked_at is not None and asked_at - self._looked_at <= older_than:
+                return
+            ref = f"refs/heads/{self._target_branch()}"
+            tip = (await self._store.tips([ref])).get(ref)
+            if tip != self._tip:
+                await self._take(ref, tip)
+            self._looked_at = asked_at
+
+    def _target_branch(self) -> str:
+        """What the session says, else what it is about to say."""
+        meta = View(self._transport.snapshot).document(Meta, keys.META)
+        return meta.target if meta is not None else self._target or "main"
+
+    async def _take(self, ref: str, tip: str | None) -> None:
+        files: Mapping[str, bytes] = {}
+        if tip is not None:
+            tip = await self._store.fetch(ref, TARGET, whole=True)
+            files = await self._store.files(tip, FOLDER)
+        self._tip, self._files, self._snapshot = tip, files, None
+        self._shared = added_tasks(self._transport.snapshot)
+        self._read()
+
+    async def keep_fresh(self, seconds: float) -> None:
+        """Look again every so many seconds, for ever; out of reach is tried again."""
+        while True:
+            await anyio.sleep(seconds)
+            try:
+                await self.refresh(older_than=seconds / 2)
+            except UnavailableError:
+                continue
+
+
+def added_tasks(snapshot: Snapshot) -> dict[str, bytes]:
+    """The task files on the state branch, by name."""
+    found = {key: snapshot.get(key) for key in snapshot.keys(keys.SHARED_TASKS)}
+    return {
+        key.removeprefix(keys.SHARED_TASKS): record.value
+        for key, record in found.items()
+        if record is not ABSENT
+    }

@@ -1,0 +1,335 @@
+"""What the local socket offers, method by method; each answers with what commands print."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+import anyio
+
+from forge_collab.core import audit, keys, names, overview
+from forge_collab.core.board import Board, natural_key
+from forge_collab.core.change import ABSENT, Change, View
+from forge_collab.core.errors import ForgeError, UnavailableError, UsageError
+from forge_collab.core.tasks import Task
+from forge_collab.daemon.participant import SessionParticipant
+from forge_collab.daemon.plan import SessionPlan
+from forge_collab.files.tasks import dump_task, parse_task
+
+_STATUS_SECONDS = 1.2
+_NEXT_TRY_SECONDS = 1.0
+
+
+class Host(Protocol):
+    """The daemon as its service sees it."""
+
+    poll_seconds: float
+
+    async def joined(self) -> tuple[SessionParticipant, SessionPlan]:
+        """This clone in its session.
+
+        :raises UnavailableError: when the session can't be reached now.
+        """
+        ...
+
+    def about(self) -> dict[str, Any]:
+        """Version, pid, uptime, transport and the like."""
+        ...
+
+    async def start(self, *, create: bool) -> dict[str, Any]:
+        """Join the session; with `create`, begin it where there is none."""
+        ...
+
+    async def leave(self) -> dict[str, Any]:
+        """Leave the session and end."""
+        ...
+
+    def stop(self) -> dict[str, Any]:
+        """End; what is held stays held until it lapses or a daemon carries on."""
+        ...
+
+
+class Service:
+    """Dispatches requests to the participant."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._methods: dict[str, Callable[[Mapping[str, Any]], Awaitable[Any]]] = {
+            "start": self._start,
+            "leave": self._leave,
+            "stop": self._stop,
+            "about": self._about,
+            "status": self._status,
+            "claim": self._claim,
+            "takeover": self._takeover,
+            "renew": self._renew,
+            "note": self._note,
+            "release": self._release,
+            "log": self._log,
+            "tasks": self._tasks,
+            "task": self._task,
+            "task_add": self._task_add,
+        }
+
+    async def handle(self, method: str, params: Mapping[str, Any]) -> Any:
+        """The answer to a request.
+
+        :raises ForgeError: what the user is to be told instead.
+        """
+        if method not in self._methods:
+            raise UsageError(
+                f"this daemon knows no '{method}'", hint="forge daemon stop; then try again"
+            )
+        return await self._methods[method](params)
+
+    # The session
+
+    async def _start(self, params: Mapping[str, Any]) -> Any:
+        return await self._host.start(create=bool(params.get("create", True)))
+
+    async def _leave(self, params: Mapping[str, Any]) -> Any:
+        return await self._host.leave()
+
+    async def _stop(self, params: Mapping[str, Any]) -> Any:
+        return self._host.stop()
+
+    async def _about(self, params: Mapping[str, Any]) -> Any:
+        return self._host.about()
+
+    async def _status(self, params: Mapping[str, Any]) -> Any:
+        about = self._host.about()
+        try:
+            with anyio.fail_after(_STATUS_SECONDS):
+                participant, plan = await self._host.joined()
+                await self._sync(participant, plan)
+        except (TimeoutError, UnavailableError):
+            pass
+        about = self._host.about()
+        data = {key: about[key] for key in ("session", "class", "transport", "online", "me")}
+        return {**data, **self._seen(), "daemon": about}
+
+    def _seen(self) -> dict[str, Any]:
+        """What the newest snapshot says, as far as there is one."""
+        known = getattr(self._host, "current", None)
+        if known is None:
+            return {
+                "participants": [],
+                "claims": [],
+                "claimable": [],
+                "blocked": [],
+                "flags_open": 0,
+                "warnings": list(self._host.about()["warnings"]),
+            }
+        participant, plan = known
+        now = participant.clock.now()
+        board = plan.board
+        seen = overview.overview(participant.transport.snapshot, board, participant.sightings, now)
+        paused = [key for key, g in participant.holdings().items() if participant.is_paused(g)]
+        seen["warnings"] = [
+            *self._host.about()["warnings"],
+            *(f"{keys.lease_name(key)} couldn't be renewed: its work pauses" for key in paused),
+            *participant.events[-5:],
+            *plan.plan.warnings,
+            *seen["warnings"],
+        ]
+        return seen
+
+    async def _sync(self, participant: SessionParticipant, plan: SessionPlan) -> None:
+        """Look at the remote first, when the last look is older than a poll."""
+        transport, now = participant.transport, participant.clock.now()
+        old = self._host.poll_seconds
+        if transport.last_sync is None or now - transport.last_sync > old:
+            await transport.refresh()
+            participant.look()
+        await plan.refresh(older_than=old)
+
+    # Claims
+
+    async def _claim(self, params: Mapping[str, Any]) -> Any:
+        participant, _ = await self._host.joined()
+        task = params.get("task")
+        task_id = None if task is None else names.task_id(str(task))
+        worker = names.worker(_wanted(params, "worker"))
+        while True:
+            try:
+                return await participant.claim(worker, task_id)
+            except ForgeError as error:
+                if not params.get("wait") or not _may_pass(error):
+                    raise
+            with anyio.move_on_after(_NEXT_TRY_SECONDS):
+                await participant.transport.wait_moved(participant.transport.snapshot)
+
+    async def _takeover(self, params: Mapping[str, Any]) -> Any:
+        participant, _ = await self._host.joined()
+        reason = _wanted(params, "reason")
+        return await participant.take_over(_worker(params), _task_of(params), _line(reason))
+
+    async def _renew(self, params: Mapping[str, Any]) -> Any:
+        participant, _ = await self._host.joined()
+        return await participant.renew(_worker(params), _task_of(params), _fence(params))
+
+    async def _note(self, params: Mapping[str, Any]) -> Any:
+        participant, _ = await self._host.joined()
+        text = _wanted(params, "text")
+        if len(text.encode()) > 64 * 1024:
+            raise UsageError("a note has at most 64 KiB")
+        return await participant.note(_worker(params), _task_of(params), text, _fence(params))
+
+    async def _release(self, params: Mapping[str, Any]) -> Any:
+        participant, _ = await self._host.joined()
+        return await participant.release(_worker(params), _task_of(params), _fence(params))
+
+    # The log
+
+    async def _log(self, params: Mapping[str, Any]) -> Any:
+        participant, plan = await self._host.joined()
+        await self._sync(participant, plan)
+        after = int(params.get("after") or 0)
+        entries = audit.history(participant.transport.snapshot)
+        return {
+            "entries": [
+                {**entry.model_dump(mode="json", exclude={"v"}), "who": entry.who.model_dump()}
+                for entry in entries
+                if entry.seq > after
+            ]
+        }
+
+    # Tasks
+
+    async def _tasks(self, params: Mapping[str, Any]) -> Any:
+        participant, plan = await self._host.joined()
+        await self._sync(participant, plan)
+        board = plan.board
+        return {
+            "tasks": [self._shown(participant, board, task_id) for task_id in listed_ids(board)],
+            "problems": [problem.to_json() for problem in board.problems],
+            "warnings": list(plan.plan.warnings),
+        }
+
+    async def _task(self, params: Mapping[str, Any]) -> Any:
+        participant, plan = await self._host.joined()
+        await self._sync(participant, plan)
+        task_id = _task_of(params)
+        if task_id not in plan.board.tasks:
+            await participant.transport.refresh()
+            await plan.refresh()
+        if task_id not in plan.board.tasks:
+            problem = plan.board.problem_of(task_id)
+            why = problem.message if problem else f"the plan has no task '{task_id}'"
+            raise UsageError(why, hint="forge task list")
+        return {"tasks": [self._shown(participant, plan.board, task_id, whole=True)]}
+
+    def _shown(
+        self, participant: SessionParticipant, board: Board, task_id: str, *, whole: bool = False
+    ) -> dict[str, Any]:
+        _, claims = overview.claims(
+            participant.transport.snapshot, participant.sightings, participant.clock.now()
+        )
+        lease = next((c for c in claims if c["key"] == f"claim:{task_id}"), None)
+        return shown_task(board, task_id, lease, whole=whole)
+
+    async def _task_add(self, params: Mapping[str, Any]) -> Any:
+        participant, plan = await self._host.joined()
+        await plan.refresh()
+        fields = dict(params.get("task") or {})
+        asked = fields.get("id")
+
+        def rule(view: View) -> Task:
+            taken = {key.rpartition("/")[2] for key in view.keys(keys.SHARED_TASKS)}
+            task = new_task(fields, plan.board, taken, is_free_choice=asked is None)
+            key = f"{keys.SHARED_TASKS}{task.id}.yaml"
+            assert view.get(key) is ABSENT, "a taken id is refused by new_task"
+            view.put(key, dump_task(task))
+            return task
+
+        task = await participant.transport.commit(Change(rule, f"task {asked or 'added'}"))
+        return {"tasks": [self._shown(participant, plan.board, task.id, whole=True)]}
+
+
+def shown_task(
+    board: Board, task_id: str, lease: Mapping[str, Any] | None, *, whole: bool = False
+) -> dict[str, Any]:
+    """A task as commands show it; `claimed` is shown for a pending one with a live lease."""
+    task, status = board.tasks[task_id], board.status(task_id).value
+    live = lease is not None and not overview.is_lapsed(lease)
+    problem = board.problem_of(task_id)
+    shown: dict[str, Any] = {
+        "id": task.id,
+        "uid": task.uid,
+        "title": task.title,
+        "status": "claimed" if live and status == "pending" else status,
+        "round": 1,
+        "priority": task.priority,
+        "depends_on": list(board.dependencies(task_id)),
+        "waits_for": list(board.waits_for(task_id)),
+        "problem": problem.message if problem else None,
+        "lease": lease if live else None,
+    }
+    return {**task.model_dump(mode="json"), **shown} if whole else shown
+
+
+def new_task(
+    fields: Mapping[str, Any], board: Board, taken: set[str], *, is_free_choice: bool
+) -> Task:
+    """A task to be added to the plan, under the next free id where none is asked for.
+
+    :raises UsageError: when its id is taken, or the plan with it has a new problem.
+    """
+    used = {task_id.lower() for task_id in listed_ids(board)}
+    used |= {name.rsplit(".", 1)[0].lower() for name in taken}
+    task_id = _next_id(used) if is_free_choice else names.task_id(str(fields["id"]))
+    if task_id.lower() in used:
+        raise UsageError(f"the plan has a task '{task_id}' already", hint="forge task list")
+    data = {**fields, "id": task_id}
+    task = parse_task(dump_task(Task.model_validate(data)), f".forge/tasks/{task_id}.yaml")
+    whole = Board([*board.tasks.values(), task])
+    problem = whole.problem_of(task_id)
+    if problem is not None:
+        raise UsageError(problem.message, hint="forge task list", data={"path": list(problem.path)})
+    return task
+
+
+def _next_id(used: set[str]) -> str:
+    number = 1
+    while f"t{number:03}" in used:
+        number += 1
+    return f"T{number:03}"
+
+
+def listed_ids(board: Board) -> list[str]:
+    """Every readable task: in the order of the plan, those that can't be ordered last."""
+    order = list(board.order())
+    rest = sorted(set(board.tasks) - set(order), key=natural_key)
+    return order + rest
+
+
+def _may_pass(error: ForgeError) -> bool:
+    """Whether waiting can help: somebody holds it, or it waits for others."""
+    if error.code == "held":
+        return True
+    is_pending = error.data.get("status") in (None, "pending")
+    return error.code == "blocked" and is_pending
+
+
+def _wanted(params: Mapping[str, Any], name: str) -> str:
+    value = params.get(name)
+    if not isinstance(value, str) or not value.strip():
+        raise UsageError(f"'{name}' is missing")
+    return value
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:500]
+
+
+def _worker(params: Mapping[str, Any]) -> str:
+    return names.worker(_wanted(params, "worker"))
+
+
+def _task_of(params: Mapping[str, Any]) -> str:
+    return names.task_id(_wanted(params, "task"))
+
+
+def _fence(params: Mapping[str, Any]) -> int | None:
+    fence = params.get("fence")
+    return None if fence is None else int(fence)

@@ -1,0 +1,450 @@
+"""The private bare repository: objects, and what is exchanged with the remote.
+
+It stands in ``<common dir>/forge/state.git``, borrows the clone's objects, and includes the
+clone's configuration, so that credentials, proxies and ssh settings are the user's. It may be
+deleted at any time and is made again. Nothing here writes to the clone itself.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+import anyio.to_thread
+from dulwich.object_store import DiskObjectStore
+from dulwich.objects import Blob, Commit, ObjectID, ShaFile
+from dulwich.objects import Tree as GitTree
+from git import Git
+from git.objects.fun import tree_entries_from_data
+
+from forge_collab import faults
+from forge_collab.core.errors import CorruptError, EnvironmentError_, UnavailableError
+from forge_collab.git.repository import Remote, Repository
+from forge_collab.git.runner import Result, clean_environ, run
+
+STATE = "refs/forge/state"
+TARGET = "refs/forge/target"
+PROBE = "refs/forge/probe"
+NETWORK_SECONDS = 15.0
+TARGET_SECONDS = 600.0
+_LOOSE_AT_MOST = 12
+_FILE = 0o100644
+_FOLDER = 0o040000
+
+_CONFIG = """\
+[include]
+\tpath = ../../config
+[core]
+\trepositoryformatversion = 0
+\tbare = true
+\thooksPath = /dev/null
+\tlogAllRefUpdates = false
+[gc]
+\tauto = 0
+[maintenance]
+\tauto = false
+[fetch]
+\tprune = false
+\twriteCommitGraph = false
+[transfer]
+\tunpackLimit = 100
+"""
+
+_PLAIN = {"GIT_DEFAULT_REF_FORMAT": "files", "GIT_DEFAULT_HASH": "sha1"}
+_PUSH = (
+    *("-c", "push.followTags=false", "-c", "push.recurseSubmodules=no"),
+    *("-c", "push.gpgSign=false", "-c", "color.ui=false"),
+)
+
+
+class Push(Enum):
+    """How a push ended, as far as git says."""
+
+    DONE = "done"
+    SAME = "the ref had that object already: decides nothing"
+    REJECTED = "rejected: a race, a lock, or a refusal"
+    FAILED = "no word about the ref: out of reach, no rights, or broken off"
+    UNANSWERED = "killed at its time limit: it may still land"
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """How a push ended, with the server's words."""
+
+    how: Push
+    words: str = ""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A folder in git: its entries, name to (mode, object), and its own object."""
+
+    oid: str
+    entries: Mapping[str, tuple[int, str]]
+
+
+@dataclass(frozen=True)
+class Head:
+    """A commit: its parents, tree and message."""
+
+    oid: str
+    tree: str
+    parents: tuple[str, ...]
+    message: str = field(repr=False)
+
+
+class Store:
+    """One clone's private repository and the remote it talks to."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        remote: Remote,
+        *,
+        environ: Callable[[], Mapping[str, str]] | None = None,
+        network_seconds: float = NETWORK_SECONDS,
+    ) -> None:
+        self.repository = repository
+        self.remote = remote
+        self.path = repository.forge_dir / "state.git"
+        self.network_seconds = network_seconds
+        self._environ = environ or (lambda: repository.environ)
+        self._git: Git | None = None
+        self._disk: DiskObjectStore | None = None
+        self._reading = threading.Lock()
+
+    # The repository itself
+
+    async def ensure(self) -> bool:
+        """Make the private repository where there is none, or a broken one; was it so?
+
+        :raises EnvironmentError_: when it can't be made.
+        """
+        is_here = (self.path / "HEAD").is_file() and (self.path / "config").is_file()
+        if not is_here:
+            await self.remake()
+        elif self._git is None:
+            self._open()
+        return not is_here
+
+    async def remake(self) -> None:
+        """Throw the private repository away and make a new one."""
+        self.close()
+        await self._make()
+        self._open()
+
+    async def _make(self) -> None:
+        try:
+            shutil.rmtree(self.path, ignore_errors=True)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            args = ("init", "--quiet", "--bare", "--template=", str(self.path))
+            environ = {**self._environ(), **_PLAIN}
+            made = await run(args, cwd=self.path.parent, environ=environ, timeout=30)
+            if not made.is_ok:
+                raise _cant(self.path, made.err)
+            (self.path / "config").write_text(_CONFIG, encoding="utf-8")
+            info = self.path / "objects" / "info"
+            info.mkdir(parents=True, exist_ok=True)
+            (info / "alternates").write_text("../../../objects\n", encoding="utf-8")
+        except OSError as error:
+            raise _cant(self.path, error.strerror or str(error)) from error
+
+    def _open(self) -> None:
+        objects = str(self.path / "objects")
+        self._disk = DiskObjectStore(objects)
+        git = Git(str(self.path))
+        git.set_persistent_git_options(git_dir=str(self.path))
+        # GitPython hands on this process's environment, so what could mislead git is overruled.
+        git.update_environment(
+            **clean_environ({}),
+            GIT_COMMON_DIR=str(self.path),
+            GIT_OBJECT_DIRECTORY=objects,
+            GIT_ALTERNATE_OBJECT_DIRECTORIES="",
+            GIT_NAMESPACE="",
+        )
+        self._git = git
+
+    def close(self) -> None:
+        """End the helper process that reads objects."""
+        if self._git is not None:
+            self._git.clear_cache()
+        if self._disk is not None:
+            self._disk.close()
+        self._git = self._disk = None
+
+    async def tidy(self) -> None:
+        """Pack what has gathered; drops what nothing needs."""
+        await self._run("gc", "--quiet", "--prune=1.hour.ago", timeout=TARGET_SECONDS)
+
+    @property
+    def _overrides(self) -> tuple[str, ...]:
+        """What must hold even where the user's own settings say otherwise."""
+        mirror = f"remote.{self.remote.name}.mirror=false"
+        return ("-c", "core.hooksPath=/dev/null", "-c", mirror)
+
+    async def _run(self, *args: str, timeout: float) -> Result:
+        whole = ("--git-dir", str(self.path), *self._overrides, *args)
+        return await run(whole, cwd=self.repository.home, environ=self._environ(), timeout=timeout)
+
+    # Reading objects
+
+    async def head(self, oid: str) -> Head:
+        """The commit `oid`.
+
+        :raises CorruptError: when the object isn't here or isn't a commit.
+        """
+        commit = Commit.from_string(await anyio.to_thread.run_sync(self._read, oid))
+        parents = tuple(parent.decode() for parent in commit.parents)
+        message = commit.message.decode("utf-8", "replace")
+        return Head(oid, commit.tree.decode(), parents, message)
+
+    def tree(self, oid: str) -> Tree:
+        """The folder `oid`; asks the helper process, so call it in a worker thread.
+
+        :raises CorruptError: when the object isn't here.
+        """
+        entries = tree_entries_from_data(self._read(oid))
+        return Tree(oid, {str(name): (mode, sha.hex()) for sha, mode, name in entries})
+
+    def blob(self, oid: str) -> bytes:
+        """The bytes of the file `oid`; asks the helper process, so call it in a worker thread.
+
+        :raises CorruptError: when the object isn't here.
+        """
+        return self._read(oid)
+
+    def _read(self, oid: str) -> bytes:
+        assert self._git is not None, "ensure() comes first"
+        with self._reading:
+            try:
+                return bytes(self._git.get_object_data(oid)[3])
+            except (ValueError, OSError):
+                self._git.clear_cache()  # the helper may have been killed: once more with a new one
+            try:
+                return bytes(self._git.get_object_data(oid)[3])
+            except (ValueError, OSError) as error:
+                raise CorruptError(
+                    f"object {oid} is missing in {self.path}",
+                    hint="forge daemon stop, delete that folder, forge daemon start",
+                    data={"path": str(self.path), "line": None},
+                ) from error
+
+    async def files(self, commit: str, folder: str) -> dict[str, bytes]:
+        """The files right in `folder` of `commit`, by name; empty where there is no such folder."""
+        tree = (await self.head(commit)).tree
+        return await anyio.to_thread.run_sync(self._files, tree, folder)
+
+    def _files(self, tree: str, folder: str) -> dict[str, bytes]:
+        entries = self.tree(tree).entries
+        for part in folder.split("/"):
+            mode, oid = entries.get(part, (0, ""))
+            if mode != _FOLDER:
+                return {}
+            entries = self.tree(oid).entries
+        regular = ((n, oid) for n, (mode, oid) in entries.items() if mode & 0o170000 == 0o100000)
+        return {name: self._read(oid) for name, oid in regular}
+
+    # Writing objects
+
+    def write(self, objects: Sequence[ShaFile]) -> None:
+        """Store objects: a few as loose ones, many as one pack.
+
+        :raises EnvironmentError_: when the disk won't take them.
+        """
+        assert self._disk is not None, "ensure() comes first"
+        try:
+            if len(objects) <= _LOOSE_AT_MOST:
+                for item in objects:
+                    self._disk.add_object(item)
+            else:
+                self._disk.add_objects([(item, None) for item in objects])
+        except OSError as error:
+            raise _cant(self.path, error.strerror or str(error)) from error
+
+    # The remote
+
+    async def tips(self, refs: Sequence[str]) -> dict[str, str]:
+        """The objects that `refs` have on the remote; a ref that is absent there is left out.
+
+        :raises UnavailableError: when the remote can't be reached.
+        """
+        result = await self._ask("ls-remote", self.remote.address, *refs)
+        lines = (line.split("\t") for line in result.out.decode("utf-8", "replace").splitlines())
+        return {ref: oid for oid, ref in lines if ref in refs}
+
+    async def remote_head(self) -> str | None:
+        """The branch that the remote's HEAD names, or None; None too where it has no branches.
+
+        :raises UnavailableError: when the remote can't be reached.
+        """
+        result = await self._ask("ls-remote", "--symref", self.remote.address, "HEAD")
+        for line in result.out.decode("utf-8", "replace").splitlines():
+            if line.startswith("ref: refs/heads/") and line.endswith("\tHEAD"):
+                return line.removeprefix("ref: refs/heads/").removesuffix("\tHEAD")
+        return None
+
+    async def branches(self) -> list[str]:
+        """The branches of the remote.
+
+        :raises UnavailableError: when the remote can't be reached.
+        """
+        result = await self._ask("ls-remote", "--heads", self.remote.address)
+        lines = result.out.decode("utf-8", "replace").splitlines()
+        return [line.partition("\trefs/heads/")[2] for line in lines]
+
+    async def _ask(self, *args: str) -> Result:
+        result = await self._run(*args, timeout=self.network_seconds)
+        if not result.is_ok:
+            raise unreachable(self.remote, result)
+        return result
+
+    async def fetch(self, ref: str, into: str, *, whole: bool = False) -> str:
+        """Fetch `ref` of the remote into `into`; returns the object.
+
+        Without `whole`, a first fetch takes the newest commit alone.
+
+        :raises UnavailableError: when the remote can't be reached or has no such ref.
+        """
+        faults.at("fetch.before")
+        known = await self.resolve(into)
+        depth = () if whole or known else ("--depth=1",)
+        if whole:
+            self._borrow_shallow()
+        flags = ("--quiet", "--no-tags", "--no-write-fetch-head", "--refmap=", "--no-filter")
+        flags += ("--no-prune", "--no-recurse-submodules", "--no-auto-maintenance", *depth)
+        limit = TARGET_SECONDS if whole else self.network_seconds
+        spec = f"+{ref}:{into}"
+        result = await self._run("fetch", *flags, self.remote.address, spec, timeout=limit)
+        if not result.is_ok:
+            raise unreachable(self.remote, result)
+        oid = await self.resolve(into)
+        if oid is None:
+            raise unreachable(self.remote, result)
+        faults.at("fetch.after")
+        return oid
+
+    def _borrow_shallow(self) -> None:
+        """A shallow clone's borrowed objects end where its own file says."""
+        try:
+            borrowed = (self.repository.common_dir / "shallow").read_text("ascii").splitlines()
+        except OSError:
+            return
+        own = self.path / "shallow"
+        known = own.read_text("ascii").splitlines() if own.exists() else []
+        own.write_text("".join(f"{oid}\n" for oid in sorted({*known, *borrowed})), "ascii")
+
+    async def resolve(self, ref: str) -> str | None:
+        """The object that a ref of the private repository has, or None."""
+        path = self.path / ref
+        try:
+            return path.read_text("ascii").strip()
+        except OSError:
+            args = ("rev-parse", "--verify", "--quiet", ref)
+            result = await self._run(*args, timeout=self.network_seconds)
+            return result.out.decode().strip() or None
+
+    def record(self, ref: str, oid: str) -> None:
+        """Let a ref of the private repository name `oid`, so that it is kept."""
+        path = self.path / ref
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = path.with_name(f"{path.name}.new")
+            fresh.write_text(f"{oid}\n", "ascii")
+            fresh.replace(path)
+        except OSError as error:
+            raise _cant(path, error.strerror or str(error)) from error
+
+    async def contains(self, tip: str, commit: str) -> bool:
+        """Whether `commit` is `tip` or one of its ancestors, as far as history is here."""
+        args = ("merge-base", "--is-ancestor", commit, tip)
+        return (await self._run(*args, timeout=self.network_seconds)).code == 0
+
+    async def push(self, oid: str, ref: str, expected: str | None) -> Pushed:
+        """Move `ref` on the remote from `expected` (None: absent) to `oid`."""
+        lease = f"--force-with-lease={ref}:{expected or ''}"
+        args = ("push", "--porcelain", "--no-verify", lease, self.remote.address, f"{oid}:{ref}")
+        faults.at("push.before_send")
+        result = await self._run(*_PUSH, *args, timeout=self.network_seconds)
+        faults.at("push.after_send")
+        return Pushed(
+            how_it_ended(result, ref), result.err or result.out.decode("utf-8", "replace")
+        )
+
+    async def dry_push(self, ref: str, branches: Sequence[str]) -> Result:
+        """What git says to a push that only asks: of a branch's tip to `ref`.
+
+        :raises UnavailableError: when the remote can't be reached.
+        """
+        if not branches:
+            return Result(1, b"", "the remote has no branches")
+        oid = await self.fetch(f"refs/heads/{branches[0]}", PROBE)
+        args = ("push", "--porcelain", "--no-verify", "--dry-run", self.remote.address)
+        return await self._run(*_PUSH, *args, f"{oid}:{ref}", timeout=self.network_seconds)
+
+
+def how_it_ended(result: Result, ref: str) -> Push:
+    """How a push of `ref` ended, as far as git's porcelain output says."""
+    if result.timed_out:
+        return Push.UNANSWERED
+    lines = result.out.decode("utf-8", "replace").splitlines()
+    flags = [line[0] for line in lines if "\t" in line and f":{ref}\t" in line]
+    if not flags:
+        return Push.FAILED
+    if flags[0] == "!":
+        return Push.REJECTED
+    return Push.SAME if flags[0] == "=" else Push.DONE
+
+
+def unreachable(remote: Remote, result: Result) -> UnavailableError:
+    """The error for a remote that gave no answer, with git's words."""
+    words = result.err.splitlines()
+    why = "no answer in time" if result.timed_out else (words[-1] if words else "no answer")
+    for line in words:
+        if line.startswith(("fatal:", "ssh:", "ERROR:", "remote:")) or "denied" in line:
+            why = line
+            break
+    return UnavailableError(
+        f"the remote '{remote.name}' ({remote.shown}) can't be reached: {why}",
+        hint=f"git ls-remote {remote.name}; then try again",
+        data={"remote": remote.shown, "why": result.err},
+    )
+
+
+def _cant(path: Path, why: str) -> EnvironmentError_:
+    return EnvironmentError_(
+        f"can't write {path}: {why}",
+        hint="free space or rights on the disk that the clone is on",
+        data={"path": str(path)},
+    )
+
+
+def blob(data: bytes) -> Blob:
+    """A file as a git object."""
+    return Blob.from_string(data)
+
+
+def folder(entries: Mapping[str, tuple[int, str]]) -> GitTree:
+    """A folder as a git object."""
+    tree = GitTree()
+    for name, (mode, oid) in entries.items():
+        tree.add(name.encode("utf-8", "surrogateescape"), mode, ObjectID(oid.encode()))
+    return tree
+
+
+def commit(
+    tree: str, parent: str | None, *, author: tuple[str, str], seconds: int, message: str
+) -> Commit:
+    """A commit as a git object; `seconds` since 1970 in UTC."""
+    made = Commit()
+    made.tree = ObjectID(tree.encode())
+    made.parents = [ObjectID(parent.encode())] if parent else []
+    made.author = made.committer = f"{author[0]} <{author[1]}>".encode("utf-8", "replace")
+    made.author_time = made.commit_time = seconds
+    made.author_timezone = made.commit_timezone = 0
+    made.encoding = b"UTF-8"
+    made.message = message.encode("utf-8", "replace")
+    return made

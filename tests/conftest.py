@@ -1,0 +1,280 @@
+"""Real clones, real daemons, the real command: what tests of several rooms stand on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FORGE = Path(sys.executable).with_name("forge")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a command ended and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The one JSON document on stdout."""
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """`data` of a document that says ok."""
+        assert self.document["ok"], self.document
+        found: dict[str, Any] = self.document["data"]
+        return found
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """`error` of a document that doesn't."""
+        assert not self.document["ok"], self.document
+        found: dict[str, Any] = self.document["error"]
+        return found
+
+
+@dataclass
+class Clone:
+    """A clone of the world's origin, and the command run in it."""
+
+    path: Path
+    environ: dict[str, str]
+    handle: str
+
+    @property
+    def common_dir(self) -> Path:
+        """The clone's git common directory."""
+        told = self.git("rev-parse", "--path-format=absolute", "--git-common-dir")
+        return Path(told.out.strip())
+
+    @property
+    def forge_dir(self) -> Path:
+        """Where forge keeps what belongs to this clone."""
+        return self.common_dir / "forge"
+
+    def git(self, *args: str, check: bool = True, **environ: str) -> Ran:
+        """Run git in the work tree."""
+        done = subprocess.run(
+            ["git", *args],
+            cwd=self.path,
+            env=self.environ | environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert not check or done.returncode == 0, done.stderr
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    def forge(
+        self, *args: str, cwd: Path | None = None, timeout: float = 60, **environ: str
+    ) -> Ran:
+        """Run the real command in the work tree (or in `cwd`)."""
+        done = subprocess.run(
+            [str(FORGE), *args],
+            cwd=cwd or self.path,
+            env=self.environ | environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout,
+        )
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    def popen(self, *args: str, **environ: str) -> subprocess.Popen[str]:
+        """Start the real command and go on."""
+        return subprocess.Popen(
+            [str(FORGE), *args],
+            cwd=self.path,
+            env=self.environ | environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def collaborate(self, *args: str, **environ: str) -> Ran:
+        """``forge collaborate … --json``."""
+        return self.forge("collaborate", *args, "--json", **environ)
+
+    def start(self, **environ: str) -> dict[str, Any]:
+        """Bring this clone into the session; must succeed."""
+        ran = self.collaborate("start", "--handle", self.handle, **environ)
+        assert ran.code == 0, ran
+        return ran.data
+
+    def daemon_pid(self) -> int | None:
+        """The process id of this clone's running daemon, or None."""
+        about = self.forge("daemon", "status", "--json").data
+        pid = about["pid"]
+        return pid if about["running"] else None
+
+    def kill_daemon(self, how: int = signal.SIGKILL) -> int:
+        """Send a signal to this clone's daemon; returns its pid."""
+        pid = self.daemon_pid()
+        assert pid is not None, "no daemon runs"
+        os.kill(pid, how)
+        if how == signal.SIGKILL:
+            wait_until(lambda: not is_alive(pid))
+        return pid
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs (a zombie doesn't)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(holds: Callable[[], Any], seconds: float = 20.0, pause: float = 0.03) -> Any:
+    """The first true value of `holds`; fails when there is none in time."""
+    until = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < until, "it never came true"
+        time.sleep(pause)
+    return found
+
+
+@dataclass
+class World:
+    """A bare origin with a plan, and clones of it, away from the machine's own settings."""
+
+    root: Path
+    environ: dict[str, str]
+    clones: list[Clone] = field(default_factory=list)
+
+    @property
+    def origin(self) -> Path:
+        """The bare repository that is the remote of every clone."""
+        return self.root / "origin.git"
+
+    def run(self, *args: str, cwd: Path | None = None) -> str:
+        """Run a command; its output, stripped."""
+        done = subprocess.run(
+            args,
+            cwd=cwd or self.root,
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 0, (args, done.stderr)
+        return done.stdout.strip()
+
+    def on_origin(self, *args: str) -> str:
+        """Run git on the bare repository; its output, stripped."""
+        return self.run("git", "--git-dir", str(self.origin), *args)
+
+    def make_origin(self, tasks: Mapping[str, str], branch: str = "main") -> None:
+        """Make the bare repository with task files (id to YAML text) on `branch`."""
+        self.run("git", "init", "-q", "--bare", "-b", branch, str(self.origin))
+        seed = self.root / "seed"
+        self.run("git", "init", "-q", "-b", branch, str(seed))
+        (seed / ".forge" / "tasks").mkdir(parents=True)
+        (seed / "README").write_text("a project\n")
+        for task_id, text in tasks.items():
+            (seed / ".forge" / "tasks" / f"{task_id}.yaml").write_text(text)
+        self.run("git", "add", "-A", "-f", cwd=seed)
+        self.run("git", "commit", "-q", "-m", "a project with a plan", cwd=seed)
+        self.run("git", "push", "-q", str(self.origin), branch, cwd=seed)
+
+    def clone(self, name: str, *flags: str, **settings: str) -> Clone:
+        """A new clone called `name`; `settings` are git config values, `__` for a dot, `_` for -."""
+        path = self.root / name
+        self.run("git", "clone", "-q", *flags, str(self.origin), str(path))
+        made = Clone(path, dict(self.environ), handle=name)
+        for key, value in (FAST | settings).items():
+            made.git("config", key.replace("__", ".").replace("_", "-"), value)
+        self.clones.append(made)
+        return made
+
+    def lease(self, task_id: str) -> dict[str, Any] | None:
+        """The lease of a task as the state branch on the origin has it."""
+        return self.record(f"leases/claim%3A{task_id}.json")
+
+    def record(self, path: str) -> dict[str, Any] | None:
+        """A file of the state branch on the origin, parsed."""
+        done = subprocess.run(
+            ["git", "--git-dir", str(self.origin), "show", f"forge/collab-state:{path}"],
+            capture_output=True,
+            check=False,
+        )
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def end(self) -> None:
+        """Kill every daemon of this world."""
+        for clone in self.clones:
+            pid = clone.path / ".git" / "forge" / "pid"
+            for found in {pid, *clone.path.glob("**/forge/pid")}:
+                _kill(found)
+        for found in self.root.glob("**/forge/pid"):
+            _kill(found)
+
+
+FAST = {"forge__poll_seconds": "0.3", "forge__idle_poll_seconds": "0.5"}
+
+
+def _kill(pid_file: Path) -> None:
+    try:
+        pid = int(pid_file.read_text())
+        line = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (OSError, ValueError):
+        return
+    if b"forge_collab.daemon" in line or b"forge" in line:
+        os.kill(pid, signal.SIGKILL)
+
+
+def clean_environ(root: Path) -> dict[str, str]:
+    """An environment with a home of its own and none of this machine's settings."""
+    home = root / "home"
+    runtime = root / "run"
+    for folder in (home, runtime):
+        folder.mkdir(parents=True, exist_ok=True)
+    runtime.chmod(0o700)
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("GIT_", "FORGE_", "XDG_"))}
+    kept.pop("SSH_AUTH_SOCK", None)
+    kept.pop("ABLY_KEY", None)
+    config = home / ".gitconfig"
+    config.write_text("[user]\n\tname = Ada Example\n\temail = ada@example.org\n")
+    return kept | {
+        "HOME": str(home),
+        "XDG_RUNTIME_DIR": str(runtime),
+        "GIT_CONFIG_GLOBAL": str(config),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "NO_COLOR": "1",
+    }
+
+
+@pytest.fixture
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A world with tasks T001 to T003 and T004, which waits for T001."""
+    # Socket paths have to be short, so not below pytest's own deep folders.
+    root = tmp_path_factory.mktemp("w")
+    made = World(root, clean_environ(root))
+    made.make_origin(
+        {
+            **{f"T00{n}": f"id: T00{n}\ntitle: Task {n}\n" for n in (1, 2, 3)},
+            "T004": "id: T004\ntitle: Later\ndepends_on: [T001]\n",
+        }
+    )
+    yield made
+    made.end()
+    shutil.rmtree(root, ignore_errors=True)

@@ -1,0 +1,472 @@
+"""PollingTransport: changes are commits on the state branch, pushed with the expected tip named.
+
+What waits goes out in one commit; while a push is under way, new changes gather. After a push
+that didn't land the branch is read and every rule is run again on the new tip: a refused push
+is not a lost claim, and only a rule can say no.
+
+What a push came to is decided by the branch itself, never by git's wording. Our commit in its
+history: landed. Another tip without it: lost for good, since the push named the old tip. The
+same tip: try again; a second commit on it is safe, because only one of the two can land. Three
+times the same tip is a refusal.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup
+
+from forge_collab import faults
+from forge_collab.core import pacing
+from forge_collab.core.change import Absent, Change, Snapshot, View, overlay
+from forge_collab.core.errors import (
+    BlockedError,
+    CorruptError,
+    EnvironmentError_,
+    ForgeError,
+    RefusedError,
+    UnavailableError,
+)
+from forge_collab.git.repository import Repository
+from forge_collab.git.store import STATE, Push, Pushed, Store, commit
+from forge_collab.transport import Context, Transport
+from forge_transport_polling.files import Files, build, load
+from forge_transport_polling.queue import Pending, Queue
+
+T = TypeVar("T")
+_TRIES = 3
+_TRY_AGAIN_SECONDS = 0.7
+_WRITER = "Forge-Writer: "
+
+
+@dataclass
+class _Batch:
+    """Changes that said yes on one tip: what they write together, what each would answer."""
+
+    writes: dict[str, bytes | Absent] = field(default_factory=dict)
+    answers: dict[Pending, Any] = field(default_factory=dict)
+
+    @property
+    def what(self) -> str:
+        words = list(dict.fromkeys(pending.change.what for pending in self.answers))
+        return ", ".join(words[:3]) + (f" and {len(words) - 3} more" if len(words) > 3 else "")
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """What a rule said: an answer and what it writes, or why not."""
+
+    answer: Any = None
+    no: Exception | None = None
+    writes: Mapping[str, bytes | Absent] = field(default_factory=dict)
+
+
+class PollingTransport(Transport):
+    """Records on a branch of the git remote; see the module for how a change lands."""
+
+    name: ClassVar[str] = "polling"
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        if context.common_dir is None:
+            raise EnvironmentError_("the polling transport needs a git repository")
+        place = context.common_dir.resolve()
+        repository = Repository(place, place, None, context.environ)
+        self.store = Store(
+            repository,
+            repository.remote(context.remote),
+            environ=lambda: context.environ,
+            network_seconds=context.network_seconds,
+        )
+        self._ref = context.state_ref
+        self._author = repository.author()
+        self._now = context.clock.now
+        self._chance = context.random.random
+        self._files = Files()
+        self._last_sync: float | None = None
+        self._trouble: str | None = None
+        self._trouble_since = 0.0
+        self._queue = Queue()
+        self._turn = anyio.Lock()
+        self._fairness = pacing.Fairness()
+        self._active_at = self._now()
+        self._active = anyio.Event()
+
+    # Life
+
+    async def _open(self, tasks: TaskGroup) -> None:
+        try:
+            await self._first_sync()
+        except BaseException:
+            self.store.close()
+            raise
+        tasks.start_soon(self._pump)
+        tasks.start_soon(self._poll)
+
+    async def _close(self) -> None:
+        for pending in list(self._queue.waiting):
+            self._queue.fail(pending, UnavailableError("forge ended before this was decided"))
+        self.store.close()
+
+    async def _first_sync(self) -> None:
+        await self.store.ensure()
+        try:
+            await self._sync()
+        except (CorruptError, UnavailableError):
+            await self.store.tips([self._ref])  # within reach, so the damage is here
+            await self.store.remake()
+            await self._sync()
+        if self._files.commit is None:
+            await self._check_room()
+
+    async def _check_room(self) -> None:
+        """Whether the remote has room for the state branch, which isn't there yet."""
+        branches = await self.store.branches()
+        if not branches:
+            raise BlockedError(
+                f"the remote '{self.store.remote.name}' has no branches yet",
+                hint=f"push a first commit: git push {self.store.remote.name} HEAD",
+                data={"status": "empty_remote", "waits_for": []},
+            )
+        in_the_way = [b for b in branches if self._ref.startswith(f"refs/heads/{b}/")]
+        if in_the_way:
+            raise EnvironmentError_(
+                f"the remote has a branch called '{in_the_way[0]}'; git can't keep "
+                f"{self._ref} beside it",
+                hint="rename that branch, or git config forge.state-ref refs/heads/NAME "
+                "in every clone",
+                data={"branch": in_the_way[0], "state_ref": self._ref},
+            )
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The records at the newest commit seen."""
+        return self._files
+
+    @property
+    def last_sync(self) -> float | None:
+        """When the remote was last asked and answered."""
+        return self._last_sync
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the remote couldn't be reached the last time, or None."""
+        return self._trouble
+
+    async def refresh(self) -> None:
+        """Ask the remote for its tip, and read it if it is new."""
+        self._became_active()
+        asked_at = self._now()
+        async with self._turn:
+            if self._last_sync is None or self._last_sync < asked_at:
+                await self._sync()
+
+    # Polling
+
+    def _became_active(self) -> None:
+        self._active_at = self._now()
+        self._active.set()
+        self._active = anyio.Event()
+
+    async def _poll(self) -> None:
+        while True:
+            await self._pause(self._now(), self._chance())
+            try:
+                async with self._turn:
+                    await self._sync()
+            except ForgeError as error:
+                self._has_trouble(error)
+
+    async def _pause(self, since: float, chance: float) -> None:
+        """Sleep to the next poll; anything that happens meanwhile may bring it forward."""
+        while True:
+            interval = pacing.poll_seconds(
+                self.context.poll_seconds,
+                self.context.idle_poll_seconds,
+                quiet_for=self._now() - self._active_at,
+                chance=chance,
+            )
+            left = max(since, self._last_sync or 0.0) + interval - self._now()
+            if left <= 0:
+                return
+            with anyio.move_on_after(left):
+                await self._active.wait()
+
+    async def _sync(self, *, has_moved: bool = False) -> None:
+        """Bring the snapshot up to the remote's tip; `has_moved` saves asking for it first."""
+        asked_at = self._now()
+        try:
+            is_remade = await self.store.ensure()
+            if has_moved and not is_remade:
+                await self._fetch_moved()
+            else:
+                await self._fetch_if_moved(is_remade)
+        except ForgeError as error:
+            self._has_trouble(error)
+            raise
+        self._trouble, self._last_sync = None, asked_at
+
+    async def _fetch_moved(self) -> None:
+        try:
+            await self._follow(await self.store.fetch(self._ref, STATE))
+        except UnavailableError:
+            await self._fetch_if_moved()  # out of reach, or gone for good?
+
+    async def _fetch_if_moved(self, is_remade: bool = False) -> None:
+        known = self._files.commit
+        tip = (await self.store.tips([self._ref])).get(self._ref)
+        if tip is None and known is not None:
+            raise _vanished(self._ref)
+        if tip is not None and (tip != known or is_remade):
+            await self._follow(await self.store.fetch(self._ref, STATE))
+
+    def _has_trouble(self, error: ForgeError) -> None:
+        if self._trouble is None:
+            self._trouble_since = self._now()
+        self._trouble = error.message
+
+    async def _follow(self, tip: str) -> None:
+        """Become what the branch is at `tip`, and recognise our own commits in it."""
+        if tip == self._files.commit:
+            return
+        head = await self.store.head(tip)
+        files = await anyio.to_thread.run_sync(load, self.store, tip, head.tree, self._files)
+        self._fairness.saw_commits(await self._writers(tip, self._files.commit))
+        for pending in [pending for pending in self._queue.waiting if pending.sent]:
+            await self._recognise(pending, tip)
+        self._become(files)
+
+    async def _recognise(self, pending: Pending, tip: str) -> None:
+        for ours, answer in list(pending.sent.items()):
+            if await self.store.contains(tip, ours):
+                self._queue.answer(pending, answer)
+        pending.sent.clear()
+
+    async def _writers(self, tip: str, until: str | None) -> list[str]:
+        """Who wrote the commits from `until` to `tip`, oldest first; at most the recent ones."""
+        found: list[str] = []
+        oid: str | None = tip
+        while oid and oid != until and len(found) < pacing.RECENT_COMMITS:
+            try:
+                head = await self.store.head(oid)
+            except CorruptError:
+                break
+            found.append(head.message.rpartition(_WRITER)[2].partition("\n")[0])
+            oid = head.parents[0] if head.parents else None
+        return found[::-1]
+
+    def _become(self, files: Files) -> None:
+        self._files = files
+        self._became_active()
+        self._announce()
+
+    # Changes
+
+    async def _commit(self, change: Change[T]) -> T:
+        self._became_active()
+        pending = Pending(change, self._now())
+        self._queue.add(pending)
+        try:
+            await pending.done.wait()
+        finally:
+            self._queue.forget(pending)
+        if pending.error is not None:
+            raise pending.error
+        answer: T = pending.answer
+        return answer
+
+    async def _pump(self) -> None:
+        while True:
+            chosen = await self._queue.next(self._now())
+            if chosen is None:
+                continue
+            async with self._turn:
+                try:
+                    await self._attempt(chosen)
+                except UnavailableError as error:
+                    self._give_up_late_ones(error)
+                except ForgeError as error:
+                    self._fail(chosen, error)
+            if any(not p.done.is_set() and (p.sent or p.refusals or self._trouble) for p in chosen):
+                await anyio.sleep(_TRY_AGAIN_SECONDS * (0.75 + self._chance() / 2))
+
+    def _give_up_late_ones(self, error: UnavailableError) -> None:
+        """Tell everybody once we are offline; before that, who has waited till the deadline."""
+        now = self._now()
+        has_lasted = now - self._trouble_since >= pacing.OFFLINE_SECONDS
+        is_offline = self._trouble is not None and has_lasted
+        for pending in list(self._queue.waiting):
+            if is_offline or now - pending.since >= pacing.DEADLINE_SECONDS:
+                self._queue.fail(pending, _again(error))
+
+    def _fail(self, these: Iterable[Pending], error: ForgeError) -> None:
+        for pending in these:
+            if not pending.done.is_set():
+                self._queue.fail(pending, _again(error))
+
+    async def _attempt(self, chosen: list[Pending]) -> None:
+        """Judge on the tip; what says yes is committed and pushed together."""
+        batch, undecided = self._judge(chosen)
+        if undecided:
+            await self._sync()
+            batch, _ = self._judge([pending for pending in chosen if not pending.done.is_set()])
+        if batch.answers:
+            await self._send(batch, await self._write(batch))
+
+    def _judge(self, chosen: Iterable[Pending]) -> tuple[_Batch, list[Pending]]:
+        """Run every rule on the snapshot.
+
+        What says no or writes nothing is answered, except on a snapshot older than the question
+        (then it is among the second value). Such an answer never rests on what an earlier one is
+        yet to write: it is asked of the snapshot alone, and waits where that says yes.
+        """
+        batch, undecided = _Batch(), []
+        for pending in chosen:
+            verdict = _ask(pending, overlay(self._files, batch.writes))
+            if verdict.writes:
+                batch.writes.update(verdict.writes)
+                batch.answers[pending] = verdict.answer
+            elif not self._is_fresh_for(pending):
+                undecided.append(pending)
+            else:
+                alone = _ask(pending, self._files) if batch.writes else verdict
+                if not alone.writes:
+                    self._decide(pending, alone)
+        return batch, undecided
+
+    def _is_fresh_for(self, pending: Pending) -> bool:
+        return self._last_sync is not None and self._last_sync >= pending.since
+
+    def _decide(self, pending: Pending, verdict: _Verdict) -> None:
+        if verdict.no is None:
+            self._queue.answer(pending, verdict.answer)
+        else:
+            self._queue.fail(pending, verdict.no)
+
+    async def _write(self, batch: _Batch) -> Files:
+        """The batch as a commit on the tip, in the private repository."""
+        faults.at("push.before_objects")
+        objects, files = build(self._files, batch.writes)
+        made = commit(
+            files.folders[""].oid,
+            self._files.commit,
+            author=self._author,
+            seconds=int(time.time()),
+            message=self._message(batch.what),
+        )
+        await anyio.to_thread.run_sync(self.store.write, [*objects, made])
+        faults.at("push.after_objects")
+        return Files(made.id.decode(), files.folders, files.records)
+
+    def _message(self, what: str) -> str:
+        """The subject, and trailers that make every commit unlike every other."""
+        subject = self.context.commit_subject.replace("{what}", what)
+        number = secrets.token_hex(8)
+        return f"{subject}\n\nForge-Push: {number}\n{_WRITER}{self.context.instance}\n"
+
+    async def _send(self, batch: _Batch, made: Files) -> None:
+        assert made.commit is not None
+        base, started = self._files.commit, self._now()
+        pushed = await self.store.push(made.commit, self._ref, base)
+        if pushed.how is Push.DONE:
+            self._advance(made, started)
+            self._landed(batch)
+            return
+        if pushed.how is not Push.REJECTED:
+            for pending, answer in batch.answers.items():
+                pending.sent[made.commit] = answer
+        await self._sync(has_moved=pushed.how is Push.REJECTED)
+        if self._files.commit == base:
+            self._stayed(batch, pushed)
+        else:
+            self._lost(batch)
+
+    def _advance(self, made: Files, started: float) -> None:
+        """The remote's tip is our commit: known without asking."""
+        assert made.commit is not None
+        self.store.record(STATE, made.commit)
+        faults.at("push.after_record")
+        self._fairness.saw_commits([self.context.instance])
+        self._fairness.took(self._now() - started)
+        self._trouble, self._last_sync = None, started
+        self._become(made)
+
+    def _landed(self, batch: _Batch) -> None:
+        self._queue.yield_until = self._now() + self._fairness.after_success(self._chance())
+        for pending, answer in batch.answers.items():
+            self._queue.answer(pending, answer)
+
+    def _lost(self, batch: _Batch) -> None:
+        """Another came first: ask the rules again at once, push again after a while."""
+        now = self._now()
+        pause = self._fairness.after_loss(self._chance())
+        losers = [pending for pending in batch.answers if not pending.done.is_set()]
+        for pending in losers:
+            pending.lost += 1
+            pending.refusals = 0
+            pending.not_before = now + pause
+        self._judge(losers)
+        for pending in losers:
+            if not pending.done.is_set() and now - pending.since >= pacing.CONTENDED_SECONDS:
+                self._queue.fail(pending, _too_busy(pending))
+
+    def _stayed(self, batch: _Batch, pushed: Pushed) -> None:
+        """The tip is where it was: a lock, a refusal, or a push that may still arrive."""
+        pendings = list(batch.answers)
+        if pushed.how in (Push.REJECTED, Push.FAILED):
+            for pending in pendings:
+                pending.refusals += 1
+        refused = [pending for pending in pendings if pending.refusals >= _TRIES]
+        if len(pendings) > 1 and refused:
+            for pending in pendings:
+                pending.is_alone, pending.refusals = True, _TRIES - 1
+        else:
+            self._fail(refused, _refused(self.store, pushed))
+        if pushed.how is Push.UNANSWERED:
+            self._give_up_late_ones(UnavailableError("the remote didn't answer a push in time"))
+
+
+def _ask(pending: Pending, snapshot: Snapshot) -> _Verdict:
+    """Run the rule. Whatever it raises, be it a bug of its own, is its asker's alone."""
+    view = View(snapshot, lost=pending.lost)
+    try:
+        answer = pending.change.rule(view)
+    except Exception as error:
+        return _Verdict(no=error)
+    return _Verdict(answer, writes=view.writes)
+
+
+def _again(error: ForgeError) -> ForgeError:
+    """The same error for another asker, who gets data of its own."""
+    return type(error)(error.message, hint=error.hint, data=error.data)
+
+
+def _too_busy(pending: Pending) -> UnavailableError:
+    return UnavailableError(
+        f"others' changes came first {pending.lost} times in a row; nothing was changed",
+        hint="try again",
+    )
+
+
+def _refused(store: Store, pushed: Pushed) -> RefusedError:
+    lines = [line.removeprefix("remote:").strip() for line in pushed.words.splitlines()]
+    words = " ".join(line for line in lines if line and not line.startswith(("To ", "error:")))
+    return RefusedError(
+        f"the remote '{store.remote.name}' refused the push to the state branch: {words}",
+        hint="the server's rules have to let you push forge/**; ask whoever runs it",
+        data={"status": "refused", "server": words, "waits_for": []},
+    )
+
+
+def _vanished(ref: str) -> CorruptError:
+    return CorruptError(
+        f"the state branch {ref} was deleted on the remote; nothing is decided without it",
+        hint="push it back from a clone that still has it",
+        data={"path": ref, "line": None},
+    )
