@@ -126,7 +126,7 @@ class Transport(ABC):
     async def _open(self, tasks: TaskGroup) -> None:
         """Connect; background tasks may be started in `tasks`, which `aclose` cancels."""
 
-    async def _close(self) -> None:
+    async def _close(self) -> None:  # noqa: B027 - nothing to give back is the usual case
         """Give back what `_open` took, after the background tasks have ended."""
 
     # Records

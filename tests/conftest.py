@@ -197,7 +197,7 @@ class World:
         self.run("git", "push", "-q", str(self.origin), branch, cwd=seed)
 
     def clone(self, name: str, *flags: str, **settings: str) -> Clone:
-        """A new clone called `name`; `settings` are git config values, `__` for a dot, `_` for -."""
+        """A new clone; `settings` are git config values, with `__` for a dot and `_` for a dash."""
         path = self.root / name
         self.run("git", "clone", "-q", *flags, str(self.origin), str(path))
         made = Clone(path, dict(self.environ), handle=name)
@@ -278,3 +278,52 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     yield made
     made.end()
     shutil.rmtree(root, ignore_errors=True)
+
+
+SHORT = {"forge__claim_ttl_seconds": "2", "forge__heartbeat_seconds": "0.5"}
+"""Settings of a clone whose leases lapse after two silent seconds."""
+
+
+@pytest.fixture
+def make_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], World]]:
+    """Makes worlds with so many tasks, T001 and on, of which none waits for another."""
+    made: list[World] = []
+
+    def make(tasks: int) -> World:
+        root = tmp_path_factory.mktemp("w")
+        world = World(root, clean_environ(root))
+        names = [f"T{number:03}" for number in range(1, tasks + 1)]
+        world.make_origin({name: f"id: {name}\ntitle: Do {name}\n" for name in names})
+        made.append(world)
+        return world
+
+    yield make
+    for world in made:
+        world.end()
+        shutil.rmtree(world.root, ignore_errors=True)
+
+
+def instance_of(clone: Clone) -> str:
+    """The instance id of a joined clone."""
+    found: str = json.loads((clone.forge_dir / "participant.json").read_text())["instance"]
+    return found
+
+
+def audit_of(world: World) -> list[dict[str, Any]]:
+    """Every line of every audit on the origin's state branch, in the order of the branch."""
+    listed = world.on_origin("ls-tree", "-r", "--name-only", "forge/collab-state", "audit/")
+    found = [
+        json.loads(line)
+        for path in listed.splitlines()
+        for line in world.on_origin("show", f"forge/collab-state:{path}").splitlines()
+    ]
+    return sorted(found, key=lambda entry: entry["seq"])
+
+
+def set_hook(world: World, name: str, script: str) -> Path:
+    """Give the origin a server hook."""
+    hook = world.origin / "hooks" / name
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\n{script}\n")
+    hook.chmod(0o755)
+    return hook

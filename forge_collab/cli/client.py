@@ -128,13 +128,17 @@ def start(here: Here) -> Client:
         found = running(here)
         if found is not None:
             return found[0]
-        if spawned.poll() is not None and (why := process.failure(here.repository.common_dir)):
-            if "runs already" not in str(why.get("message")):
-                raise from_json(why)
+        if spawned.poll() is not None:
+            _raise_unless_another_runs(process.failure(here.repository.common_dir))
         time.sleep(0.02)
     raise EnvironmentError_(
         "the daemon didn't come up", hint=f"look at {here.markers.folder / 'daemon.err'}"
     )
+
+
+def _raise_unless_another_runs(why: Mapping[str, Any] | None) -> None:
+    if why is not None and (why.get("data") or {}).get("status") != "running":
+        raise from_json(why)
 
 
 def _of_this_version(here: Here, client: Client, hello: Mapping[str, Any]) -> Client:
@@ -148,17 +152,8 @@ def _of_this_version(here: Here, client: Client, hello: Mapping[str, Any]) -> Cl
             "and it is at work",
             hint="forge daemon stop, then forge daemon start: what is held stays held",
         )
-    client.call("stop")
-    client.close()
-    _wait_until_gone(here)
+    last_call("stop", client, hello)
     return start(here)
-
-
-def _wait_until_gone(here: Here) -> None:
-    until = time.monotonic() + _START_SECONDS
-    while time.monotonic() < until and (found := running(here)) is not None:
-        found[0].close()
-        time.sleep(0.05)
 
 
 def session(here: Here) -> Client:
@@ -173,11 +168,13 @@ def session(here: Here) -> Client:
 def stop(here: Here) -> dict[str, Any] | None:
     """End this clone's daemon and wait until it is gone; None where none runs."""
     found = running(here)
-    if found is None:
-        return None
-    client, hello = found
+    return None if found is None else last_call("stop", *found)
+
+
+def last_call(method: str, client: Client, hello: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer to a request after which the daemon ends; returns when it has ended."""
     with client:
-        answer: dict[str, Any] = client.call("stop")
+        answer: dict[str, Any] = client.call(method)
     until = time.monotonic() + _START_SECONDS
     while time.monotonic() < until and _is_alive(int(hello["pid"])):
         time.sleep(0.02)

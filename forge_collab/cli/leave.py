@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from forge_collab.cli import client, options, output
 from forge_collab.cli.here import here
+from forge_collab.core.errors import UnavailableError
 from forge_collab.core.lifecycle import Class
 
 
@@ -19,11 +22,14 @@ def leave(context: click.Context, as_json: bool) -> None:
     """
     clone = here(options.folder(context))
     if clone.clone_class() is Class.INACTIVE:
-        data = {"left": True, "released": [], "lapsing": []}
+        data: dict[str, Any] = {"left": True, "released": [], "lapsing": []}
         output.done("collaborate leave", data, ["this clone is in no session"], as_json=as_json)
         return
-    with client.session(clone) as daemon:
-        data = daemon.call("leave")
+    client.session(clone).close()
+    found = client.running(clone)
+    if found is None:
+        raise UnavailableError("the daemon ended meanwhile", hint="forge collaborate leave")
+    data = client.last_call("leave", *found)
     text = [f"gave back {key}" for key in data["released"]]
     text += [
         f"offline: {lapse['key']} (fence {lapse['fence']}) lapses within "

@@ -44,4 +44,5 @@ def _line(entry: Mapping[str, Any]) -> str:
     key = (entry["key"] or "-").removeprefix("claim:")
     fence = f" fence {entry['fence']}" if entry["fence"] is not None else ""
     said = f": {' '.join(entry['text'].split())}" if entry["text"] else ""
-    return f"{entry['seq']:>5} {entry['ts']} {output.who(entry['who'])} {entry['event']} {key}{fence}{said}"
+    who = output.who(entry["who"])
+    return f"{entry['seq']:>5} {entry['ts']} {who} {entry['event']} {key}{fence}{said}"

@@ -302,9 +302,9 @@ def release(
     :raises LeaseLostError, HeldError, BlockedError: as `check_holder` does.
     """
     before = view.document(Lease, key)
-    if before is not None and before.claimant is None and before.last == me.claimant:
-        if fence in (None, before.fence):
-            return before
+    is_mine_no_more = before and before.claimant is None and before.last == me.claimant
+    if before and is_mine_no_more and fence in (None, before.fence):
+        return before
     lease = check_holder(view, key, me, fence=fence)
     return _empty(view, key, lease, me, event, nonce)
 

@@ -79,10 +79,9 @@ def ref(text: str) -> str:
 
     :raises UsageError: when it doesn't start with ``refs/`` or has odd characters.
     """
-    parts = text.split("/")
-    if _REF.fullmatch(text) and ".." not in text:
-        if not any(part.endswith((".", ".lock")) for part in parts):
-            return text
+    has_bad_part = any(part.endswith((".", ".lock")) for part in text.split("/"))
+    if _REF.fullmatch(text) and ".." not in text and not has_bad_part:
+        return text
     raise UsageError(f"'{text}' is no full ref name such as refs/heads/forge/collab-state")
 
 

@@ -80,7 +80,11 @@ class Daemon:
         """
         lock = Lock(self.place.lock_path)
         if not lock.take():
-            raise BlockedError("this clone's daemon runs already", hint="forge daemon status")
+            raise BlockedError(
+                "this clone's daemon runs already",
+                hint="forge daemon status",
+                data={"status": "running", "waits_for": []},
+            )
         socket = self.place.new_socket(self.environ)
         server = Server(socket, Service(self).handle, self._greet, self._report)
         self.place.note_pid()
@@ -115,14 +119,16 @@ class Daemon:
             if not lock.is_mine():
                 log.error("the lock file was replaced: another daemon may run, so this one ends")
                 self._stop.set()
-            waited = self.clock.now() - self._started_at
-            if not self.markers.is_enabled() and self._wanted is None and self.current is None:
-                if waited > _UNSTARTED_SECONDS:
-                    self._stop.set()
-            elif self.current is not None and not self.markers.is_enabled():
-                if self._settled.is_set() and not self._is_left:
-                    log.warning("the session was left from outside")
-                    self._stop.set()
+            elif self.markers.is_enabled() or self._is_left:
+                continue
+            elif self.current is not None:
+                log.warning("the session was left from outside")
+                self._stop.set()
+            elif self._wanted is None and self._waited() > _UNSTARTED_SECONDS:
+                self._stop.set()
+
+    def _waited(self) -> float:
+        return self.clock.now() - self._started_at
 
     def _greet(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Take over what the caller's terminal can authenticate with."""
@@ -340,7 +346,7 @@ class Daemon:
             "running": True,
             "pid": os.getpid(),
             "version": __version__,
-            "uptime_seconds": round(self.clock.now() - self._started_at, 1),
+            "uptime_seconds": round(self._waited(), 1),
             "transport": self._transport_name,
             "online": transport is not None and trouble is None,
             "last_sync_seconds": None if synced is None else round(self.clock.now() - synced, 1),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 import anyio
@@ -52,7 +52,7 @@ class Plan(Protocol):
 class Settings:
     """What a participant needs to know of the configuration; durations in seconds."""
 
-    timing: lease.Timing = lease.Timing()
+    timing: lease.Timing = field(default_factory=lease.Timing)
     idle_release_seconds: float = 3600.0
     presence: str = "full"
     email_hash: str | None = None
@@ -100,7 +100,7 @@ class SessionParticipant:
         self._tasks: TaskGroup | None = None
         self._lives: dict[str, _Life] = {}
         self._grants_changed = anyio.Event()
-        self._last_beat = clock.now()
+        self._beaten_at = clock.now()
         self._presence = Participant(
             handle=handle,
             run=run,
@@ -401,14 +401,12 @@ class SessionParticipant:
         """
         key = keys.claim(task_id)
 
-        def rule(view: View) -> tuple[Lease, float]:
-            me = self.me(worker, key)
-            record = lease.check_holder(view, key, me, fence=fence)
-            return record, me.now
+        def check(view: View) -> Lease:
+            return lease.check_holder(view, key, self.me(worker, key), fence=fence)
 
-        record, judged_at = await self._commit(rule, f"renew {task_id}", Urgency.AHEAD)
+        record, judged_at = await self._beat(check)
+        assert record is not None
         self._called(worker, key, record, judged_at)
-        await self._beat()
         return {"task": task_id, "renewed": True, "lease": self._shown(key, record)}
 
     async def note(self, worker: str, task_id: str, text: str, fence: int | None) -> dict[str, Any]:
@@ -466,11 +464,11 @@ class SessionParticipant:
         """Renew what is held at every beat; say that we are here now and then."""
         while True:
             await self._until_beat_is_due()
-            while not await self._has_beaten():
+            if not await self._has_beaten():
                 await anyio.sleep(self.settings.timing.beat / 4)
 
     async def _until_beat_is_due(self) -> None:
-        while (left := self._last_beat + self._pause() - self.clock.now()) > 0:
+        while (left := self._beaten_at + self._pause() - self.clock.now()) > 0:
             self._grants_changed = anyio.Event()
             with anyio.move_on_after(left):
                 await self._grants_changed.wait()
@@ -487,6 +485,7 @@ class SessionParticipant:
         try:
             await self._give_back_idle()
             await self._beat()
+            self._beaten_at = self.clock.now()
         except DuplicateIdentityError:
             await anyio.sleep_forever()
         except ForgeError as error:
@@ -497,27 +496,31 @@ class SessionParticipant:
             return False
         return True
 
-    async def _beat(self) -> None:
-        """Renew all that is held, in one change; what isn't ours any more is lost."""
+    async def _beat(
+        self, check: Callable[[View], Lease | None] = lambda view: None
+    ) -> tuple[Lease | None, float]:
+        """Renew all that is held, in one change, if `check` has nothing against it.
+
+        What isn't ours any more is lost. Returns what `check` gave, and when that was.
+        """
         faults.at("beat.before")
-        self._last_beat = self.clock.now()
         held = {key: Held(g.fence, g.nonce) for key, g in self.journal.granted.items()}
         self._presence = self._presence.but(beat=self._presence.beat + 1)
         presence = self._presence
-        judged_at = 0.0
 
-        def rule(view: View) -> session.Beat:
-            nonlocal judged_at
+        def rule(view: View) -> tuple[Lease | None, session.Beat, float]:
             judged_at = self.clock.now()
-            return session.beat(view, self.instance, presence, held)
+            checked = check(view)
+            return checked, session.beat(view, self.instance, presence, held), judged_at
 
         urgency = Urgency.AHEAD if held else Urgency.RIDE
-        found = await self._commit(rule, f"beat of {self.handle}", urgency)
+        checked, found, judged_at = await self._commit(rule, f"beat of {self.handle}", urgency)
         for key, there in found.lost.items():
             if key in self.journal.granted and self.journal.granted[key].nonce == held[key].nonce:
                 self._lose(key, there)
         self._renewed({key for key in held if key not in found.lost}, judged_at)
         faults.at("beat.after")
+        return checked, judged_at
 
     def _renewed(self, kept: set[str], judged_at: float) -> None:
         granted = dict(self.journal.granted)
