@@ -47,14 +47,9 @@ def doctor(context: click.Context, as_json: bool) -> None:
             _checked("daemon", lambda: _daemon(clone)),
         ]
     text = [_line(check) for check in checks]
-    if any(check["status"] == "fail" for check in checks):
-        if not as_json:
-            output.done("doctor", {"checks": checks}, text, as_json=False)
-        bad = ", ".join(check["name"] for check in checks if check["status"] == "fail")
-        raise FailedError(
-            f"not as it has to be: {bad}", hint="see each check's remedy", data={"checks": checks}
-        )
     output.done("doctor", {"checks": checks}, text, as_json=as_json)
+    if any(check["status"] == "fail" for check in checks):
+        context.exit(FailedError.exit_code)
 
 
 def _line(check: Check) -> str:

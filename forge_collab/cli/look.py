@@ -73,6 +73,7 @@ def context(clone: Here, config: Config, instance: str) -> Context:
         environ=clone.repository.environ,
         poll_seconds=3600,
         idle_poll_seconds=3600,
+        network_seconds=float(config.network_timeout_seconds),
     )
 
 

@@ -12,7 +12,7 @@ import click
 from forge_collab import faults
 from forge_collab.cli import client, options, output
 from forge_collab.cli.here import Here, here
-from forge_collab.core.errors import BlockedError, ForgeError
+from forge_collab.core.errors import BlockedError, ForgeError, UsageError
 from forge_collab.core.lifecycle import EXPLANATION, Class
 from forge_collab.files.markers import Identity, Place
 
@@ -80,7 +80,7 @@ def enter(
     remote = clone.repository.remote(config.remote)
     before = _class_to_start_from(clone)
     known = clone.identity()
-    name = clone.handle(config.handle)
+    name = known.handle if known and handle is None else clone.handle(config.handle)
     identity = _identity(clone, known, name, config.session or remote.derived_id, polling)
     faults.at("start.before_participant")
     clone.markers.write(identity)
@@ -113,6 +113,11 @@ def _identity(
     clone: Here, known: Identity | None, handle: str, session: str, polling: bool
 ) -> Identity:
     root = () if clone.repository.root is None else (str(clone.repository.root),)
+    if known is not None and handle != known.handle:
+        raise UsageError(
+            f"this clone is in the session as '{known.handle}', not '{handle}'",
+            hint="forge collaborate leave, then start again",
+        )
     if known is not None and clone.markers.is_here(known):
         roots = tuple(dict.fromkeys([*known.roots, *root]))
         transport = "polling" if polling else known.transport

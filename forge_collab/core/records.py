@@ -74,11 +74,16 @@ class Lease(Record):
 
 
 class Participant(Record):
-    """``participants/<instance>``: presence, and the renewal counter of every lease it holds."""
+    """``participants/<instance>``: presence, and the renewal counter of every lease it holds.
+
+    `run` is the daemon process that writes it, `beat` counts that process's writes, `nonce`
+    tells one write from a copy's.
+    """
 
     handle: str
     run: str
     beat: int = 0
+    nonce: str = ""
     renewals: dict[str, int] = Field(default_factory=dict)
     email_hash: str | None = None
     version: str | None = None

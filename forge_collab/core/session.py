@@ -59,20 +59,27 @@ def found(view: View, *, session: str, repo: str, target: str | None) -> Meta:
     return meta
 
 
-def check_run(view: View, instance: str, run: str) -> Participant | None:
-    """This instance's presence, as this run wrote it.
+def check_run(view: View, instance: str, mine: Participant) -> Participant | None:
+    """This instance's presence, as the run that wrote `mine` last wrote it, or is writing it.
 
-    :raises DuplicateIdentityError: when another run has written it since.
+    :raises DuplicateIdentityError: when somebody else has written it since: another run, or a
+        copy of this very process.
     """
     presence = view.document(Participant, keys.PARTICIPANTS + instance)
-    if presence is not None and presence.run != run:
-        raise DuplicateIdentityError(
-            f"another forge daemon writes as instance {instance}: this clone was copied "
-            "together with its identity",
-            hint="forge collaborate status",
-            data={"instance": instance},
-        )
-    return presence
+    if presence is None or _is_mine(presence, mine):
+        return presence
+    raise DuplicateIdentityError(
+        f"another forge daemon writes as instance {instance}: this clone was copied "
+        "together with its identity",
+        hint="forge collaborate status",
+        data={"instance": instance},
+    )
+
+
+def _is_mine(presence: Participant, mine: Participant) -> bool:
+    if presence.run != mine.run or presence.beat > mine.beat:
+        return False
+    return presence.beat < mine.beat or presence.nonce == mine.nonce
 
 
 def arrive(view: View, instance: str, presence: Participant) -> Participant:
@@ -99,9 +106,9 @@ def beat(view: View, instance: str, presence: Participant, held: Mapping[str, le
 
     :raises DuplicateIdentityError: when another run has written the presence since.
     """
-    before = check_run(view, instance, presence.run)
+    before = check_run(view, instance, presence)
     counters, lost = lease.renewals(view, held, before.renewals if before else {})
-    if before is not None and before.beat >= presence.beat:
+    if before is not None and before.beat == presence.beat:
         return Beat(before, lost)
     here = presence.but(renewals=counters)
     view.save(keys.PARTICIPANTS + instance, here)

@@ -19,7 +19,7 @@ import anyio.to_thread
 from forge_collab import __version__, faults
 from forge_collab.clock import SystemClock
 from forge_collab.core import choice, keys
-from forge_collab.core.change import ABSENT
+from forge_collab.core.change import ABSENT, View
 from forge_collab.core.errors import (
     BlockedError,
     BugError,
@@ -27,6 +27,8 @@ from forge_collab.core.errors import (
     UnavailableError,
 )
 from forge_collab.core.lease import Timing
+from forge_collab.core.lifecycle import EXPLANATION, Class, classify
+from forge_collab.core.records import Meta
 from forge_collab.daemon.participant import SessionParticipant, Settings
 from forge_collab.daemon.plan import SessionPlan
 from forge_collab.daemon.process import Lock, Place, log_to, runtime_dir
@@ -181,7 +183,12 @@ class Daemon:
             installed=installed(),
         )
         async with load(self._transport_name)(context) as transport:
-            store = Store(self.repository, remote, environ=lambda: self.environ)
+            store = Store(
+                self.repository,
+                remote,
+                environ=lambda: self.environ,
+                network_seconds=context.network_seconds,
+            )
             await store.ensure()
             try:
                 await self._serve(identity, config, transport, store)
@@ -199,15 +206,10 @@ class Daemon:
             raise BlockedError(
                 "there is no session on this remote yet", hint="forge collaborate start"
             )
+        self._check_same_session(identity, transport)
         meta = await participant.arrive(
             session_id=session_id, repo=secrets.token_hex(8), target=target
         )
-        if identity.repo is not None and identity.repo != meta.repo:
-            raise BlockedError(
-                "this clone joined another session than the remote has now",
-                hint="forge collaborate recover",
-                data={"class": "session_mismatch", "status": "session_mismatch", "waits_for": []},
-            )
         plan = participant.plan
         assert isinstance(plan, SessionPlan)
         await plan.refresh()
@@ -225,6 +227,22 @@ class Daemon:
             await participant.duplicate.wait()
             tasks.cancel_scope.cancel()
         self.markers.rename(identity, secrets.token_hex(8))
+
+    def _check_same_session(self, identity: Identity, transport: Transport) -> None:
+        meta = View(transport.snapshot).document(Meta, keys.META)
+        found = classify(
+            has_participant=True,
+            is_readable=True,
+            is_enabled=True,
+            own_repo=identity.repo,
+            remote_repo=meta.repo if meta else None,
+        )
+        if found is Class.SESSION_MISMATCH:
+            raise BlockedError(
+                EXPLANATION[found],
+                hint="forge collaborate recover",
+                data={"class": found.value, "status": found.value, "waits_for": []},
+            )
 
     def _identity(self) -> Identity:
         """Who this clone is; a new instance when the one on record belongs to another place."""
@@ -262,6 +280,7 @@ class Daemon:
             commit_subject=config.commit_subject,
             poll_seconds=float(config.poll_seconds),
             idle_poll_seconds=float(config.idle_poll_seconds),
+            network_seconds=float(config.network_timeout_seconds),
             environ=self.environ,
             clock=self.clock,
         )

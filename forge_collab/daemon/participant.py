@@ -129,6 +129,8 @@ class SessionParticipant:
         """Start what goes on by itself, in `tasks`: beats, watching, settling what a crash left."""
         self._tasks = tasks
         now = self.clock.now()
+        if self.journal.granted:
+            self._beaten_at = now - self.settings.timing.ttl
         for key in self.journal.granted:
             self._lives.setdefault(key, _Life(now))
         for unsettled in list(self.journal.unsettled.values()):
@@ -186,7 +188,7 @@ class SessionParticipant:
             raise BlockedError("this clone is leaving the session", hint="forge collaborate start")
 
         def as_this_run(view: View) -> T:
-            session.check_run(view, self.instance, self._presence.run)
+            session.check_run(view, self.instance, self._presence)
             return rule(view)
 
         try:
@@ -505,7 +507,8 @@ class SessionParticipant:
         """
         faults.at("beat.before")
         held = {key: Held(g.fence, g.nonce) for key, g in self.journal.granted.items()}
-        self._presence = self._presence.but(beat=self._presence.beat + 1)
+        beat = self._presence.beat + 1
+        self._presence = self._presence.but(beat=beat, nonce=self._new_nonce())
         presence = self._presence
 
         def rule(view: View) -> tuple[Lease | None, session.Beat, float]:
@@ -577,7 +580,7 @@ class SessionParticipant:
         self.is_closing = True
 
         def rule(view: View) -> tuple[str, ...]:
-            session.check_run(view, self.instance, self._presence.run)
+            session.check_run(view, self.instance, self._presence)
             return session.depart(view, self.instance, me, nonce=nonce)
 
         what = f"{self.handle} leaves"

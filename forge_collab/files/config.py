@@ -119,6 +119,9 @@ class Config(BaseModel):
     idle_poll_seconds: _Number = Field(
         15, ge=0.05, le=3600, description="Seconds between looks at the remote while all is quiet."
     )
+    network_timeout_seconds: _Number = Field(
+        15, ge=0.5, le=600, description="Seconds after which a git command to the remote is ended."
+    )
     claim_ttl_seconds: _Number = Field(
         120, ge=1, le=3600, description="Seconds without a beat after which a claim may be taken."
     )

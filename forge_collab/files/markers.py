@@ -39,7 +39,9 @@ def _machine() -> str:
             return Path(path).read_text(encoding="ascii").strip()
         except OSError:
             continue
-    return f"{uuid.getnode():012x}"
+    node = uuid.getnode()
+    is_made_up = node >> 40 & 1
+    return "" if is_made_up else f"{node:012x}"
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from forge_transport_polling.queue import Pending, Queue
 
 T = TypeVar("T")
 _TRIES = 3
+_TIDY_EVERY = 500
 _TRY_AGAIN_SECONDS = 0.7
 _WRITER = "Forge-Writer: "
 
@@ -97,6 +98,7 @@ class PollingTransport(Transport):
         self._fairness = pacing.Fairness()
         self._active_at = self._now()
         self._active = anyio.Event()
+        self._untidy = 0
 
     # Life
 
@@ -293,6 +295,9 @@ class PollingTransport(Transport):
                     self._give_up_late_ones(error)
                 except ForgeError as error:
                     self._fail(chosen, error)
+                if self._untidy >= _TIDY_EVERY:
+                    self._untidy = 0
+                    await self.store.tidy()
             if any(not p.done.is_set() and (p.sent or p.refusals or self._trouble) for p in chosen):
                 await anyio.sleep(_TRY_AGAIN_SECONDS * (0.75 + self._chance() / 2))
 
@@ -394,6 +399,7 @@ class PollingTransport(Transport):
         faults.at("push.after_record")
         self._fairness.saw_commits([self.context.instance])
         self._fairness.took(self._now() - started)
+        self._untidy += 1
         self._trouble, self._last_sync = None, started
         self._become(made)
 
