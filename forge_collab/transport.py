@@ -4,8 +4,8 @@ A transport keeps records under keys, changes several of them all or nothing, an
 messages on. It knows nothing of leases, tasks or flags: a rule is handed to it as a function
 (`forge_collab.core.change.Change`) that it runs again after every conflict.
 
-A subclass provides `_open`, `_close`, `refresh` and `_commit`; everything else is written here
-once. `forge_collab.testing.contract` is the suite every transport has to pass.
+A subclass provides `_open`, `_work`, `_close`, `refresh` and `_commit`; everything else is
+written here once. `forge_collab.testing.contract` is the suite every transport has to pass.
 """
 
 from __future__ import annotations
@@ -22,13 +22,17 @@ from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 
 import anyio
-from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from forge_collab.clock import Clock, SystemClock
 from forge_collab.core import keys, session
 from forge_collab.core.change import ABSENT, Absent, Change, Found, Snapshot, Urgency, View
-from forge_collab.core.errors import ConflictError, CorruptError, EnvironmentError_
+from forge_collab.core.errors import (
+    ConflictError,
+    CorruptError,
+    EnvironmentError_,
+    UnavailableError,
+)
 from forge_collab.core.records import Message, decode_lines
 
 T = TypeVar("T")
@@ -80,6 +84,7 @@ class Transport(ABC):
 
     def __init__(self, context: Context) -> None:
         self.context = context
+        self._is_open = False
         self._stack = AsyncExitStack()
         self._moved = anyio.Event()
         self._inboxes: list[tuple[MemoryObjectSendStream[Received], dict[str, int]]] = []
@@ -92,18 +97,15 @@ class Transport(ABC):
         :raises UnavailableError: when the other side can't be reached.
         :raises EnvironmentError_: when it can't serve as a session's judge.
         """
-        async with AsyncExitStack() as stack:
-            tasks = await stack.enter_async_context(anyio.create_task_group())
-            try:
-                await self._open(tasks)
-            except BaseException:
-                tasks.cancel_scope.cancel()
-                raise
-            stack.callback(tasks.cancel_scope.cancel)
-            self._stack = stack.pop_all()
+        await self._open()
+        self._is_open = True
+        tasks = await self._stack.enter_async_context(anyio.create_task_group())
+        self._stack.callback(tasks.cancel_scope.cancel)
+        tasks.start_soon(self._work)
 
     async def aclose(self) -> None:
         """End; what was not answered by now won't be. Closing twice is nothing."""
+        self._is_open = False
         await self._stack.aclose()
         for send, _ in self._inboxes:
             send.close()
@@ -123,11 +125,14 @@ class Transport(ABC):
         await self.aclose()
 
     @abstractmethod
-    async def _open(self, tasks: TaskGroup) -> None:
-        """Connect; background tasks may be started in `tasks`, which `aclose` cancels."""
+    async def _open(self) -> None:
+        """Connect; what was taken must have been given back when this raises."""
+
+    async def _work(self) -> None:  # noqa: B027 - to do nothing by oneself is fine
+        """What goes on by itself from `connect` to `aclose`, which cancels it."""
 
     async def _close(self) -> None:  # noqa: B027 - nothing to give back is the usual case
-        """Give back what `_open` took, after the background tasks have ended."""
+        """Give back what `_open` took, after `_work` has ended."""
 
     # Records
 
@@ -164,6 +169,8 @@ class Transport(ABC):
         :raises RefusedError: when the other side decided against writing it.
         :raises ForgeError, ConflictError: whatever the rule raised.
         """
+        if not self._is_open:
+            raise UnavailableError("this transport isn't connected", data={"unsettled": False})
         return await self._commit(change)
 
     @abstractmethod

@@ -88,7 +88,7 @@ class Daemon:
                 data={"status": "running", "waits_for": []},
             )
         socket = self.place.new_socket(self.environ)
-        server = Server(socket, Service(self).handle, self._greet, self._report)
+        server = Server(socket, Service(self).handle, self._greet, self.report)
         self.place.note_pid()
         self.place.point_to(socket)
         log.info("forge %s begins, process %d", __version__, os.getpid())
@@ -141,7 +141,8 @@ class Daemon:
             )
         return {"version": __version__, "pid": os.getpid(), "clone": self.place.identity()}
 
-    def _report(self, error: Exception) -> BugError:
+    def report(self, error: Exception) -> BugError:
+        """Log a defect and keep it in the crash file."""
         text = "".join(traceback.format_exception(error))
         log.error("a defect: %s", text)
         write_atomic(self.place.crash_path, text.encode())
@@ -450,4 +451,14 @@ def run(common_dir: Path, environ: Mapping[str, str], *, is_foreground: bool = F
     daemon = Daemon(common_dir, environ)
     log_to(daemon.place.log_path, also_stderr=is_foreground)
     os.chdir("/")
-    anyio.run(daemon.run)
+    try:
+        anyio.run(daemon.run)
+    except Exception as error:
+        raise _expected(error) or daemon.report(error) from None
+
+
+def _expected(error: BaseException) -> ForgeError | None:
+    """The one expected failure that `error` is, or is a group of, or None."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error if isinstance(error, ForgeError) else None

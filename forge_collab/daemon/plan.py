@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 import anyio
@@ -10,13 +11,14 @@ from forge_collab.clock import Clock
 from forge_collab.core import keys
 from forge_collab.core.board import Board
 from forge_collab.core.change import ABSENT, Snapshot, View
-from forge_collab.core.errors import UnavailableError
+from forge_collab.core.errors import ForgeError
 from forge_collab.core.overview import apply_records
 from forge_collab.core.records import Meta
 from forge_collab.files.tasks import Plan, read_plan
 from forge_collab.git.store import TARGET, Store
 from forge_collab.transport import Transport
 
+log = logging.getLogger("forge")
 FOLDER = ".forge/tasks"
 
 
@@ -86,13 +88,13 @@ class SessionPlan:
         self._read()
 
     async def keep_fresh(self, seconds: float) -> None:
-        """Look again every so many seconds, for ever; out of reach is tried again."""
+        """Look again every so many seconds, for ever; what fails is tried again."""
         while True:
             await anyio.sleep(seconds)
             try:
                 await self.refresh(older_than=seconds / 2)
-            except UnavailableError:
-                continue
+            except ForgeError as error:
+                log.warning("the plan couldn't be read: %s", error.message)
 
 
 def added_tasks(snapshot: Snapshot) -> dict[str, bytes]:

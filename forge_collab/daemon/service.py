@@ -17,7 +17,8 @@ from forge_collab.daemon.plan import SessionPlan
 from forge_collab.files.tasks import dump_task, parse_task
 
 _STATUS_SECONDS = 1.2
-_NEXT_TRY_SECONDS = 1.0
+_WAIT_SECONDS = 30.0
+_MARGIN_SECONDS = 0.05
 
 
 class Host(Protocol):
@@ -156,7 +157,8 @@ class Service:
             except ForgeError as error:
                 if not params.get("wait") or not _may_pass(error):
                     raise
-            with anyio.move_on_after(_NEXT_TRY_SECONDS):
+                patience = _patience(error)
+            with anyio.move_on_after(patience):
                 await participant.transport.wait_moved(participant.transport.snapshot)
 
     async def _takeover(self, params: Mapping[str, Any]) -> Any:
@@ -309,6 +311,13 @@ def _may_pass(error: ForgeError) -> bool:
         return True
     is_pending = error.data.get("status") in (None, "pending")
     return error.code == "blocked" and is_pending
+
+
+def _patience(error: ForgeError) -> float:
+    """How long to wait at most before asking again: until the lease may have expired."""
+    holder = error.data.get("holder") or {}
+    left = holder.get("takeover_in_seconds")
+    return _WAIT_SECONDS if left is None else min(_WAIT_SECONDS, float(left) + _MARGIN_SECONDS)
 
 
 def _wanted(params: Mapping[str, Any], name: str) -> str:

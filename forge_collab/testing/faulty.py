@@ -10,7 +10,6 @@ from enum import Enum
 from typing import TypeVar, cast
 
 import anyio
-from anyio.abc import TaskGroup
 
 from forge_collab.core.change import Change, Rule, Snapshot, View
 from forge_collab.core.errors import ConflictError, ForgeError, RefusedError, UnavailableError
@@ -42,18 +41,13 @@ class FaultyTransport(Transport):
         self.script = deque(script)
         self._late: list[tuple[Change[object], Snapshot]] = []
 
-    async def connect(self) -> None:
-        """As the inner transport, which lives from before this one begins till after it ends."""
+    async def _open(self) -> None:
         await self.inner.connect()
-        await super().connect()
-
-    async def _open(self, tasks: TaskGroup) -> None:
-        tasks.start_soon(self._follow)
 
     async def _close(self) -> None:
         await self.inner.aclose()
 
-    async def _follow(self) -> None:
+    async def _work(self) -> None:
         seen = self.inner.snapshot
         while True:
             seen = await self.inner.wait_moved(seen)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 import anyio.lowlevel
-from anyio.abc import TaskGroup
 
 from forge_collab.core.change import ABSENT, Absent, Change, Found, Snapshot, Versioned, View
 from forge_collab.transport import Context, Transport
@@ -62,7 +61,7 @@ class MemoryTransport(Transport):
         self._seen: MemorySnapshot = store.snapshot
         self._last_sync: float | None = None
 
-    async def _open(self, tasks: TaskGroup) -> None:
+    async def _open(self) -> None:
         self.store.clients.add(self)
         self.follow()
 

@@ -20,7 +20,6 @@ from typing import Any, ClassVar, TypeVar
 
 import anyio
 import anyio.to_thread
-from anyio.abc import TaskGroup
 
 from forge_collab import faults
 from forge_collab.core import pacing
@@ -102,14 +101,17 @@ class PollingTransport(Transport):
 
     # Life
 
-    async def _open(self, tasks: TaskGroup) -> None:
+    async def _open(self) -> None:
         try:
             await self._first_sync()
         except BaseException:
             self.store.close()
             raise
-        tasks.start_soon(self._pump)
-        tasks.start_soon(self._poll)
+
+    async def _work(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._pump)
+            tasks.start_soon(self._poll)
 
     async def _close(self) -> None:
         for pending in list(self._queue.waiting):
