@@ -79,4 +79,4 @@ def without_secret(url: str) -> str:
 
 def redact(text: str) -> str:
     """`text` (a tool's words) without the user and password of any URL in it."""
-    return re.sub(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/@\s'\"]+@", r"\1", text)
+    return re.sub(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/\s'\"]+@", r"\1", text)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from urllib.parse import quote, unquote
 
+from forge_collab.core.errors import UsageError
+
 META = "meta"
 LEASES = "leases/"
 PARTICIPANTS = "participants/"
@@ -14,7 +16,7 @@ AUDIT = "audit/"
 SHARED = "shared/"
 SHARED_TASKS = "shared/tasks/"
 
-_SAFE = re.compile(r"[A-Za-z0-9_.-]+")
+_SAFE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 _LINES = (MESSAGES, AUDIT)
 
 
@@ -35,13 +37,26 @@ def lease_name(lease_key: str) -> str:
 
 
 def path_of(key: str) -> str:
-    """The file of `key`: its parts percent-encoded, with the suffix of its kind."""
-    encoded = "/".join(
-        part if _SAFE.fullmatch(part) else quote(part, safe="") for part in key.split("/")
-    )
+    """The file of `key`: its parts percent-encoded, with the suffix of its kind.
+
+    No part begins with a dot, so none is ``..`` or ``.git``.
+
+    :raises UsageError: when a part is empty.
+    """
+    parts = key.split("/")
+    if not all(parts):
+        raise UsageError(f"'{key}' can't be a key: it has an empty part")
+    encoded = "/".join(map(_encoded, parts))
     if key.startswith(SHARED):
         return encoded
     return encoded + (".jsonl" if key.startswith(_LINES) else ".json")
+
+
+def _encoded(part: str) -> str:
+    if _SAFE.fullmatch(part):
+        return part
+    quoted = quote(part, safe="", errors="surrogatepass")
+    return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted
 
 
 def key_of(path: str) -> str | None:
@@ -53,5 +68,8 @@ def key_of(path: str) -> str | None:
         if not path.endswith(suffix):
             return None
         stem = path.removesuffix(suffix)
-    key = "/".join(unquote(part) for part in stem.split("/"))
-    return key if path_of(key) == path else None
+    key = "/".join(unquote(part, errors="surrogatepass") for part in stem.split("/"))
+    try:
+        return key if path_of(key) == path else None
+    except (UsageError, UnicodeError):
+        return None

@@ -352,7 +352,7 @@ class Store:
         path = self.path / ref
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            fresh = path.with_name(f"{path.name}.new")
+            fresh = self.path / "forge-ref.new"  # not among the refs, where git would read it
             fresh.write_text(f"{oid}\n", "ascii")
             fresh.replace(path)
         except OSError as error:

@@ -28,7 +28,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 
 from forge_collab.core import keys, session
 from forge_collab.core.change import ABSENT, Absent, Change, Snapshot, Urgency, View
-from forge_collab.core.errors import ConflictError, HeldError
+from forge_collab.core.errors import ConflictError, HeldError, UnavailableError
 from forge_collab.core.records import MESSAGES_KEPT, Message, decode_lines
 from forge_collab.transport import Context, Received, Transport
 
@@ -567,6 +567,15 @@ class TransportContract(ABC):
     async def test_closing_without_having_connected_is_nothing(self) -> None:
         [client] = self.make(1)
         await client.aclose()
+
+    async def test_a_change_before_connecting_or_after_closing_is_unavailable(self) -> None:
+        [client] = self.make(1)
+        with pytest.raises(UnavailableError):
+            await client.cas("tasks/T1", ABSENT, b"early")
+        async with client:
+            await client.cas("tasks/T1", ABSENT, b"in time")
+        with pytest.raises(UnavailableError):
+            await client.cas("tasks/T2", ABSENT, b"late")
 
     async def test_what_was_written_outlives_its_writer(self) -> None:
         async with self.clients(2) as [stays, leaves]:

@@ -293,15 +293,18 @@ class PollingTransport(Transport):
             async with self._turn:
                 try:
                     await self._attempt(chosen)
+                    await self._tidy()
                 except UnavailableError as error:
                     self._give_up_late_ones(error)
                 except ForgeError as error:
                     self._fail(chosen, error)
-                if self._untidy >= _TIDY_EVERY:
-                    self._untidy = 0
-                    await self.store.tidy()
             if any(not p.done.is_set() and (p.sent or p.refusals or self._trouble) for p in chosen):
                 await anyio.sleep(_TRY_AGAIN_SECONDS * (0.75 + self._chance() / 2))
+
+    async def _tidy(self) -> None:
+        if self._untidy >= _TIDY_EVERY:
+            self._untidy = 0
+            await self.store.tidy()
 
     def _give_up_late_ones(self, error: UnavailableError) -> None:
         """Tell everybody once we are offline; before that, who has waited till the deadline."""
