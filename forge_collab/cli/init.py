@@ -7,6 +7,13 @@ import click
 from forge_collab.cli import options, output
 from forge_collab.cli.here import here
 
+OFFERS = {
+    "to keep forge's branches out of your fetches and graphs": (
+        "git config --add remote.origin.fetch '^refs/heads/forge/*'"
+    ),
+    "to keep a CI that doesn't know [skip ci] away from them": "branches-ignore: ['forge/**']",
+}
+
 
 @click.command()
 @options.as_json
@@ -23,5 +30,7 @@ def init(context: click.Context, as_json: bool) -> None:
     if ignore.add_excludes(clone.repository.excludes()):
         made.append("info/exclude")
     text = [f"made {path}" for path in made] or ["everything is there already"]
+    text += [f"{why}:\n  {line}" for why, line in OFFERS.items()]
     text.append("next: forge task add 'TITLE', then forge collaborate start")
-    output.done("init", {"made": made}, text, as_json=as_json)
+    data = {"made": made, "offers": list(OFFERS.values())}
+    output.done("init", data, text, as_json=as_json)

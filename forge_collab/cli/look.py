@@ -22,7 +22,7 @@ from forge_collab.git.store import Store
 from forge_collab.transport import Context, Transport, installed, load
 
 T = TypeVar("T")
-LOOK_SECONDS = 1.5
+LOOK_SECONDS = 1.2
 
 
 def connected(

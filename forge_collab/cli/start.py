@@ -57,6 +57,7 @@ def _enter(
         f"in session {data['session']} as {data['me']['handle']} "
         f"(instance {data['me']['instance']}), over {data['transport']}, "
         f"landing on {data['target']}",
+        f"here: {', '.join(sorted({p['handle'] for p in data['participants']}))}",
         f"claimable: {', '.join(data['claimable']) or 'nothing now'}",
         "next: forge collaborate claim --next",
     ]

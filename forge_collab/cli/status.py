@@ -13,7 +13,7 @@ from forge_collab.cli.here import Here, here
 from forge_collab.core.errors import UnavailableError
 from forge_collab.core.lifecycle import EXPLANATION, Class
 
-_ANSWER_SECONDS = 1.6
+_ANSWER_SECONDS = 1.5
 
 
 @click.command()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from forge_collab.core import keys
 from forge_collab.core.change import ABSENT, Snapshot, View
 from forge_collab.core.errors import CorruptError
@@ -48,8 +50,12 @@ def append(
 
 def _last_segment(view: View, instance: str) -> tuple[int, bytes]:
     number = max(_numbers(view, instance), default=1)
+    return number, _segment(view, instance, number)
+
+
+def _segment(view: View, instance: str, number: int) -> bytes:
     value = view.get(f"{keys.AUDIT}{instance}/{number}")
-    return number, b"" if value is ABSENT else value
+    return b"" if value is ABSENT else value
 
 
 def _numbers(view: View, instance: str) -> list[int]:
@@ -70,16 +76,31 @@ def _last_entry(segment: bytes) -> AuditEntry | None:
 
 def _highest_seq(view: View) -> int:
     instances = {key.split("/")[1] for key in view.keys(keys.AUDIT) if key.count("/") == 2}
-    last = (_last_entry(_last_segment(view, instance)[1]) for instance in instances)
-    return max((entry.seq for entry in last if entry), default=0)
+    return max((_last_seq(view, instance) for instance in instances), default=0)
+
+
+def _last_seq(view: View, instance: str) -> int:
+    """The `seq` of the writer's last readable line, whatever is broken behind it."""
+    for number in reversed(_numbers(view, instance)):
+        segment = _segment(view, instance, number)
+        last = _last_entry(segment)
+        readable = (last,) if last else _entries(segment)
+        if readable:
+            return readable[-1].seq
+    return 0
+
+
+def has(view: View, who: Claimant, nonce: str) -> bool:
+    """Whether the change with `nonce` is among this writer's latest lines."""
+    field = f'"nonce":{json.dumps(nonce)}'  # As `encode` writes it; in text a quote is escaped.
+    return field.encode() in _last_segment(view, who.instance)[1]
 
 
 def last_fence(view: View, who: Claimant, key: str) -> int | None:
     """The fence under which this worker last claimed `key`, or None if it never did."""
     name = keys.lease_name(key)
     for number in reversed(_numbers(view, who.instance)):
-        value = view.get(f"{keys.AUDIT}{who.instance}/{number}")
-        for entry in reversed(_entries(b"" if value is ABSENT else value)):
+        for entry in reversed(_entries(_segment(view, who.instance, number))):
             if entry.key == name and entry.who == who and entry.event in GRANTS:
                 return entry.fence
     return None

@@ -1,6 +1,7 @@
 """The one error tree: what a caller can do about it decides the class, the class the exit code.
 
     ForgeError
+    ├── FailedError       1   the work itself failed
     ├── UsageError        2   bad arguments or a bad input file; says where
     ├── HeldError         3   somebody else holds it, or won the race
     ├── UnavailableError  4   the remote or the daemon can't be reached; nobody knows yet

@@ -12,6 +12,11 @@ from urllib.parse import unquote, urlsplit
 
 _SCP = re.compile(r"(?:[^@/]*@)?(?P<host>\[[^\]]+\]|[^:/\[\]]+):(?P<path>.*)", re.DOTALL)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_URL = re.compile(
+    r"(?P<scheme>[^:]+)://(?:[^/?#]*@)?(?P<host>\[[^\]/]*\]|[^:/?#]*)"
+    r"(?P<port>:[^/?#]*)?(?P<path>[^?#]*)",
+    re.DOTALL,
+)
 _DEFAULT_PORTS = {22, 80, 443, 9418}
 _SAME_HOST = {"ssh.github.com": "github.com", "altssh.gitlab.com": "gitlab.com"}
 _CASELESS_HOSTS = {"github.com", "gitlab.com", "bitbucket.org", "codeberg.org"}
@@ -37,17 +42,7 @@ def reduce_url(url: str) -> str:
     """
     if is_path(url):
         return _trim(local_path(url)) or "/"
-    if _SCHEME.match(url):
-        parts = urlsplit(url)
-        host, path = parts.hostname or "", parts.path
-        try:
-            port = parts.port
-        except ValueError:
-            port = None
-    else:
-        match = _SCP.fullmatch(url)
-        assert match, "a URL without a scheme that is no path has a colon before any slash"
-        host, path, port = match["host"].strip("[]"), match["path"].split("?")[0], None
+    host, port, path = _parts(url)
     host = host.lower().removeprefix("www.")
     host = _SAME_HOST.get(host, host)
     path = _trim(re.sub(r"/{2,}", "/", unquote(path)).strip("/"))
@@ -59,24 +54,35 @@ def reduce_url(url: str) -> str:
     return f"{shown}/{path}"
 
 
+def _parts(url: str) -> tuple[str, int | None, str]:
+    """Host, port and path; odd text is taken as it is, since git, not forge, is to refuse it."""
+    if match := _URL.match(url):
+        digits = (match["port"] or "")[1:]
+        port = int(digits) if digits.isascii() and digits.isdigit() else None
+        return match["host"].strip("[]"), port, match["path"]
+    if match := _SCP.fullmatch(url):
+        return match["host"].strip("[]"), None, match["path"].split("?")[0]
+    return "", None, url
+
+
 def _trim(path: str) -> str:
     return path.rstrip("/").removesuffix(".git").rstrip("/")
 
 
 def derived_id(url: str) -> str:
     """The first 12 hex digits of the SHA-256 of `reduce_url`."""
-    return hashlib.sha256(reduce_url(url).encode()).hexdigest()[:12]
+    return hashlib.sha256(reduce_url(url).encode("utf-8", "surrogateescape")).hexdigest()[:12]
 
 
 def without_secret(url: str) -> str:
     """`url` as it may be shown: no user, password, query."""
     if not _SCHEME.match(url):
         return url
-    parts = urlsplit(url)
-    netloc = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{netloc}{parts.path}"
+    match = _URL.match(url)
+    assert match is not None, "what has a scheme matches"
+    return f"{match['scheme'].lower()}://{match['host']}{match['port'] or ''}{match['path']}"
 
 
 def redact(text: str) -> str:
     """`text` (a tool's words) without the user and password of any URL in it."""
-    return re.sub(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/\s'\"]+@", r"\1", text)
+    return re.sub(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s]*@", r"\1", text)

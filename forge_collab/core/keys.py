@@ -56,6 +56,7 @@ def _encoded(part: str) -> str:
     if _SAFE.fullmatch(part):
         return part
     quoted = quote(part, safe="", errors="surrogatepass")
+    quoted = quoted.replace("~", "%7E")
     return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted
 
 
@@ -68,8 +69,8 @@ def key_of(path: str) -> str | None:
         if not path.endswith(suffix):
             return None
         stem = path.removesuffix(suffix)
-    key = "/".join(unquote(part, errors="surrogatepass") for part in stem.split("/"))
     try:
+        key = "/".join(unquote(part, errors="surrogatepass") for part in stem.split("/"))
         return key if path_of(key) == path else None
     except (UsageError, UnicodeError):
         return None

@@ -32,22 +32,24 @@ from forge_collab.core.records import Claimant, Lease, Participant, shown_lease
 
 MIN_TTL_SECONDS = 1.0
 MAX_TTL_SECONDS = 3600.0
+UNKNOWN_COUNTER = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
     """The durations of a lease, in seconds: `beat` is how often its holder renews it.
 
-    :raises UsageError: when three beats don't fit into the duration.
+    :raises UsageError: when three beats don't fit into the duration, or it is over an hour.
     """
 
     ttl: float = 120.0
     beat: float = 30.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.beat * 3 <= self.ttl:
+        if not 0 < self.beat * 3 <= self.ttl <= MAX_TTL_SECONDS:
             raise UsageError(
-                f"a lease of {self.ttl:g} s with a beat of {self.beat:g} s: three beats must fit",
+                f"a lease of {self.ttl:g} s with a beat of {self.beat:g} s: three beats must fit, "
+                f"and {MAX_TTL_SECONDS:g} s is the most",
                 hint="git config forge.claim-ttl-seconds, git config forge.heartbeat-seconds",
             )
 
@@ -58,7 +60,7 @@ class Timing:
 
 def clamped(ttl_seconds: float) -> float:
     """A duration that somebody else wrote, within what is sane: 1 s to 1 h."""
-    return min(max(ttl_seconds, MIN_TTL_SECONDS), MAX_TTL_SECONDS)
+    return max(MIN_TTL_SECONDS, min(MAX_TTL_SECONDS, ttl_seconds))
 
 
 class Version(NamedTuple):
@@ -76,7 +78,7 @@ def version_in(view: View, key: str, lease: Lease) -> Version:
         try:
             holder = view.document(Participant, keys.PARTICIPANTS + lease.claimant.instance)
         except CorruptError:
-            holder = None
+            return Version(lease.fence, lease.nonce, UNKNOWN_COUNTER)
         counter = holder.renewals.get(key, 0) if holder else 0
     return Version(lease.fence, lease.nonce, counter)
 
@@ -104,7 +106,7 @@ class Watch:
     def silent_seconds(self, key: str, version: Version, now: float) -> float:
         """How long `version` has been seen unchanged; 0 when it is new to this observer."""
         known = self._since.get(key)
-        return now - known[1] if known and known[0] == version else 0.0
+        return max(0.0, now - known[1]) if known and known[0] == version else 0.0
 
     def is_expired(self, key: str, version: Version, ttl_seconds: float, now: float) -> bool:
         """Whether `version` was silent for the whole duration written in the lease."""
@@ -305,6 +307,8 @@ def release(
     is_mine_no_more = before and before.claimant is None and before.last == me.claimant
     if before and is_mine_no_more and fence in (None, before.fence):
         return before
+    if before and audit.has(view, me.claimant, nonce):
+        return before
     lease = check_holder(view, key, me, fence=fence)
     return _empty(view, key, lease, me, event, nonce)
 
@@ -322,6 +326,8 @@ def note(view: View, key: str, me: Me, *, nonce: str, text: str, fence: int | No
     :raises LeaseLostError, HeldError, BlockedError: as `check_holder` does.
     """
     lease = check_holder(view, key, me, fence=fence)
+    if audit.has(view, me.claimant, nonce):
+        return lease
     audit.append(
         view,
         me.claimant,
@@ -377,18 +383,27 @@ class Held:
 
 
 def renewals(
-    view: View, held_leases: Mapping[str, Held], before: Mapping[str, int]
+    view: View, instance: str, held_leases: Mapping[str, Held], before: Mapping[str, int]
 ) -> tuple[dict[str, int], dict[str, Lease | None]]:
     """The counters `before` with that of every lease still held raised by one.
 
-    The second value names the leases that aren't ours any more, each with what is there now.
+    A counter never falls while `instance` is a lease's claimant, or an observer that looked
+    before and after would miss a renewal. The second value names the leases that aren't ours
+    any more, each with what is there now; one that can't be read is left as it is.
     """
     lost: dict[str, Lease | None] = {}
     counters: dict[str, int] = {}
-    for key, mine in held_leases.items():
-        lease = view.document(Lease, key)
-        if lease and lease.claimant and (lease.fence, lease.nonce) == (mine.fence, mine.nonce):
-            counters[key] = before.get(key, 0) + 1
+    for key in {*before, *held_leases}:
+        count, mine = before.get(key, 0), held_leases.get(key)
+        try:
+            lease = view.document(Lease, key)
+        except CorruptError:
+            counters[key] = count
+            continue
+        is_ours = lease and lease.claimant and lease.claimant.instance == instance
+        if lease and is_ours and mine and (lease.fence, lease.nonce) == (mine.fence, mine.nonce):
+            counters[key] = count + 1
         else:
-            lost[key] = lease
+            counters |= {key: count} if is_ours and key in before else {}
+            lost |= {key: lease} if mine else {}
     return counters, lost

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -69,7 +70,7 @@ class Lease(Record):
     nonce: str
     claimant: Claimant | None = None
     last: Claimant | None = None
-    ttl_seconds: float = 120.0
+    ttl_seconds: float = Field(default=120.0, allow_inf_nan=False)
     definition: str | None = None
 
 
@@ -132,10 +133,10 @@ D = TypeVar("D", bound=Document)
 
 
 def encode(document: Document) -> bytes:
-    """The one byte string for a document: sorted keys, one line, UTF-8."""
+    """The one byte string for a document: sorted keys, one line, UTF-8; a lone surrogate is `?`."""
     data = document.model_dump(mode="json")
     text = json.dumps(data, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-    return text.encode("utf-8", "surrogatepass") + b"\n"
+    return text.encode("utf-8", "replace") + b"\n"
 
 
 def decode(kind: type[D], data: bytes, where: str) -> D:
@@ -143,6 +144,14 @@ def decode(kind: type[D], data: bytes, where: str) -> D:
 
     :raises CorruptError: when it isn't one; data has `path` and `line`.
     """
+    document = _decode_once(kind, data, where)
+    assert isinstance(document, kind)
+    return document
+
+
+@lru_cache(maxsize=4096)
+def _decode_once(kind: type[Document], data: bytes, where: str) -> Document:
+    """Documents are frozen and most of a snapshot is what the last one had."""
     return _decode_line(kind, data, where, 1)
 
 
@@ -159,6 +168,8 @@ def _decode_line(kind: type[D], data: bytes, where: str, line: int) -> D:
         raise _corrupt(where, line, f"{field}: {first['msg']}") from error
     except RecursionError as error:
         raise _corrupt(where, line, "nested too deep") from error
+    except ValueError as error:
+        raise _corrupt(where, line, str(error)) from error
     return document
 
 

@@ -107,7 +107,7 @@ def beat(view: View, instance: str, presence: Participant, held: Mapping[str, le
     :raises DuplicateIdentityError: when another run has written the presence since.
     """
     before = check_run(view, instance, presence)
-    counters, lost = lease.renewals(view, held, before.renewals if before else {})
+    counters, lost = lease.renewals(view, instance, held, before.renewals if before else {})
     if before is not None and before.beat == presence.beat:
         return Beat(before, lost)
     here = presence.but(renewals=counters)
@@ -147,22 +147,27 @@ def status_of(view: View, task: Task) -> TaskStatus:
     return record.status if record and record.uid == task.uid else TaskStatus.PENDING
 
 
+def _is_done(view: View, task: Task) -> bool:
+    try:
+        return status_of(view, task) is TaskStatus.DONE
+    except CorruptError:
+        return False
+
+
 def check_open(view: View, task_id: str, board: Board) -> Task:
     """The task, when it may be worked on: pending, and all it depends on is done.
 
     :raises UsageError: when the plan has no such task.
     :raises BlockedError: when it isn't open; data has `status` and `waits_for`.
     """
-    problem = board.problem_of(task_id)
+    try:
+        problem = board.problem_of(task_id)
+    except UsageError as error:
+        data = {"task": task_id, "acquired": False}
+        raise UsageError(error.message, hint=error.hint, data=data) from None
     if problem is not None:
         raise _blocked(task_id, problem.message, "forge task list", status="broken")
-    task = board.tasks.get(task_id)
-    if task is None:
-        raise UsageError(
-            f"the plan has no task '{task_id}'",
-            hint="forge task list",
-            data={"task": task_id, "acquired": False},
-        )
+    task = board.tasks[task_id]
     status = status_of(view, task)
     if status is not TaskStatus.PENDING:
         why = f"{task_id} is {status.value}"
@@ -209,18 +214,34 @@ def claim_next(
 
     :raises BlockedError: when there is nothing to claim now.
     """
+    mine = _granted_to(view, board, nonce)
+    if mine is not None:
+        return mine
     for task_id in board.order():
         try:
             held = view.document(Lease, keys.claim(task_id))
-            if held is not None and held.claimant == me.claimant and held.nonce != nonce:
+            if held is not None and held.claimant == me.claimant:
                 continue
             return claim(view, task_id, board, me, nonce=nonce, ttl=ttl)
         except (BlockedError, HeldError, CorruptError):
             continue
-    if all(status_of(view, task) is TaskStatus.DONE for task in board.tasks.values()):
+    if all(_is_done(view, task) for task in board.tasks.values()):
         return None
     raise BlockedError(
         "nothing can be claimed now: every open task is held or waits for another",
         hint="forge collaborate status shows who holds what; claim --next --wait waits",
         data={"task": None, "acquired": False, "status": None, "waits_for": []},
     )
+
+
+def _granted_to(view: View, board: Board, nonce: str) -> lease.Grant | None:
+    """What this very claim was granted, where it has taken effect already."""
+    for task_id in board.order():
+        key = keys.claim(task_id)
+        try:
+            held = view.document(Lease, key)
+        except CorruptError:
+            continue
+        if held is not None and held.claimant is not None and held.nonce == nonce:
+            return lease.Grant(key, held)
+    return None

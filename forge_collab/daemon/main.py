@@ -390,8 +390,9 @@ class Daemon:
         self._wanted = create
         self._begin.set()
         await self._settled.wait()
-        participant, plan = await self.joined()
+        participant, _ = await self.joined()
         about = self.about()
+        seen = participant.overview()
         assert participant.meta is not None
         return {
             "session": participant.meta.session,
@@ -399,7 +400,8 @@ class Daemon:
             "target": participant.meta.target,
             "transport": about["transport"],
             "me": about["me"],
-            "claimable": list(plan.board.ready()),
+            "claimable": seen["claimable"],
+            "participants": seen["participants"],
         }
 
     async def leave(self) -> dict[str, Any]:

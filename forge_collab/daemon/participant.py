@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 
 from forge_collab import __version__, faults
 from forge_collab.clock import Clock
-from forge_collab.core import keys, lease, pacing, session
+from forge_collab.core import keys, lease, overview, pacing, session
 from forge_collab.core.board import Board
 from forge_collab.core.change import Change, Urgency, View
 from forge_collab.core.errors import BlockedError, ForgeError, HeldError, UnavailableError
@@ -297,7 +297,7 @@ class SessionParticipant:
         except BaseException:
             self._settle_later(claim)
             raise
-        if grant is None:
+        if grant is None or grant.already:
             self.journal.settled(claim.nonce)
         return grant, judged_at
 
@@ -588,6 +588,11 @@ class SessionParticipant:
         for key in list(self.journal.granted):
             self.journal.ended(key)
         return freed
+
+    def overview(self) -> dict[str, Any]:
+        """The session as this clone sees it now."""
+        snapshot, now = self.transport.snapshot, self.clock.now()
+        return overview.overview(snapshot, self.plan.board, self.sightings, now)
 
     def holdings(self) -> Mapping[str, Granted]:
         """What this clone's workers hold, by key."""

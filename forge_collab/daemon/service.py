@@ -16,7 +16,7 @@ from forge_collab.daemon.participant import SessionParticipant
 from forge_collab.daemon.plan import SessionPlan
 from forge_collab.files.tasks import dump_task, parse_task
 
-_STATUS_SECONDS = 1.2
+_STATUS_SECONDS = 1.0
 _WAIT_SECONDS = 30.0
 _MARGIN_SECONDS = 0.05
 
@@ -122,9 +122,7 @@ class Service:
                 "warnings": list(self._host.about()["warnings"]),
             }
         participant, plan = known
-        now = participant.clock.now()
-        board = plan.board
-        seen = overview.overview(participant.transport.snapshot, board, participant.sightings, now)
+        seen: dict[str, Any] = participant.overview()
         paused = [key for key, g in participant.holdings().items() if participant.is_paused(g)]
         seen["warnings"] = [
             *self._host.about()["warnings"],
