@@ -284,23 +284,27 @@ SHORT = {"forge__claim_ttl_seconds": "2", "forge__heartbeat_seconds": "0.5"}
 """Settings of a clone whose leases lapse after two silent seconds."""
 
 
-@pytest.fixture
+def new_world(root: Path, tasks: int) -> World:
+    """A world in `root` with so many tasks, T001 and on, of which none waits for another."""
+    made = World(root, clean_environ(root))
+    names = [f"T{number:03}" for number in range(1, tasks + 1)]
+    made.make_origin({name: f"id: {name}\ntitle: Do {name}\n" for name in names})
+    return made
+
+
+@pytest.fixture(scope="module")
 def make_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], World]]:
-    """Makes worlds with so many tasks, T001 and on, of which none waits for another."""
+    """Makes worlds with so many tasks; they end with the module."""
     made: list[World] = []
 
     def make(tasks: int) -> World:
-        root = tmp_path_factory.mktemp("w")
-        world = World(root, clean_environ(root))
-        names = [f"T{number:03}" for number in range(1, tasks + 1)]
-        world.make_origin({name: f"id: {name}\ntitle: Do {name}\n" for name in names})
-        made.append(world)
-        return world
+        made.append(new_world(tmp_path_factory.mktemp("w"), tasks))
+        return made[-1]
 
     yield make
-    for world in made:
-        world.end()
-        shutil.rmtree(world.root, ignore_errors=True)
+    for one in made:
+        one.end()
+        shutil.rmtree(one.root, ignore_errors=True)
 
 
 def instance_of(clone: Clone) -> str:
@@ -327,3 +331,96 @@ def set_hook(world: World, name: str, script: str) -> Path:
     hook.write_text(f"#!/bin/sh\n{script}\n")
     hook.chmod(0o755)
     return hook
+
+
+@pytest.fixture(scope="module")
+def shared_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A world like `world` for all tests of a file; they see each other's doings."""
+    root = tmp_path_factory.mktemp("m")
+    made = World(root, clean_environ(root))
+    made.make_origin(
+        {
+            **{f"T00{n}": f"id: T00{n}\ntitle: Task {n}\n" for n in (1, 2, 3)},
+            "T004": "id: T004\ntitle: Later\ndepends_on: [T001]\n",
+        }
+    )
+    yield made
+    made.end()
+    shutil.rmtree(root, ignore_errors=True)
+
+
+def put_on_state(world: World, files: Mapping[str, bytes]) -> None:
+    """Push a commit with these files to the state branch, as a person with plain git would."""
+    for attempt in range(20):
+        folder = world.root / f"by-hand-{time.monotonic_ns()}"
+        world.run("git", "clone", "-q", "-b", "forge/collab-state", str(world.origin), str(folder))
+        for name, data in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+        world.run("git", "add", "-A", "-f", cwd=folder)
+        world.run("git", "commit", "-q", "-m", "by hand", cwd=folder)
+        pushed = subprocess.run(
+            ["git", "push", "-q"], cwd=folder, env=world.environ, capture_output=True, check=False
+        )
+        shutil.rmtree(folder)
+        if pushed.returncode == 0:
+            return
+        time.sleep(0.05 * attempt)
+    raise AssertionError("somebody else's push always came first")
+
+
+def put_on_main(world: World, files: Mapping[str, str], branch: str = "main") -> None:
+    """Push a commit with these files to the project's branch."""
+    seed = world.root / "seed"
+    for name, text in files.items():
+        (seed / name).parent.mkdir(parents=True, exist_ok=True)
+        (seed / name).write_text(text)
+    world.run("git", "add", "-A", "-f", cwd=seed)
+    world.run("git", "commit", "-q", "-m", "more of the project", cwd=seed)
+    world.run("git", "push", "-q", str(world.origin), branch, cwd=seed)
+
+
+def put_status(world: World, clone: Clone, task_id: str, status: str) -> None:
+    """Let the state branch say that a task has this status, as `done` will one day."""
+    shown = clone.forge("task", "show", task_id, "--json").data["tasks"][0]
+    record = {"v": 1, "rev": 1, "uid": shown["uid"], "round": 1, "status": status, "fence": 1}
+    put_on_state(world, {f"tasks/{task_id}.json": json.dumps(record).encode() + b"\n"})
+
+
+def refusal(
+    clone: Clone, *args: str, code: int, says: tuple[str, ...] = (), **environ: str
+) -> dict[str, Any]:
+    """What a command that must fail says: a sentence and a `try:`, or one JSON document.
+
+    Returns the `error` of the document.
+    """
+    told = clone.forge(*args, **environ)
+    assert told.code == code, told
+    assert told.out == "", told
+    lines = [line for line in told.err.splitlines() if line]
+    assert [line[:7] for line in lines] == ["forge: ", "  try: "], told.err
+    assert "Traceback" not in told.err
+    as_json = clone.forge(*args, "--json", **environ)
+    assert as_json.code == code, as_json
+    assert as_json.out.count("\n") == 1, as_json
+    assert "Traceback" not in as_json.err
+    for word in says:
+        assert word in told.err, told.err
+    assert set(as_json.document) == {"v", "ok", "command", "error"}
+    assert set(as_json.error) == {"code", "message", "hint", "data"}
+    return as_json.error
+
+
+def bytes_below(folder: Path, *without: Path) -> dict[str, bytes]:
+    """Every file below `folder` with its bytes (a link with its target), but for what is below
+    `without`."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if any(path == other or other in path.parents for other in without):
+            continue
+        if path.is_symlink():
+            found[str(path.relative_to(folder))] = b"-> " + os.fsencode(os.readlink(path))
+        else:
+            is_file = path.is_file()
+            found[str(path.relative_to(folder))] = path.read_bytes() if is_file else b"<folder>"
+    return found

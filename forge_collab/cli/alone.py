@@ -9,7 +9,7 @@ from typing import Any
 from forge_collab.core.board import Board
 from forge_collab.core.errors import UsageError
 from forge_collab.daemon.service import listed_ids, new_task, shown_task
-from forge_collab.files.atomic import write_atomic
+from forge_collab.files.atomic import explained, write_atomic
 from forge_collab.files.tasks import dump_task, read_checkout, read_plan
 
 FOLDER = Path(".forge/tasks")
@@ -50,7 +50,8 @@ def added(root: Path, fields: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     board = Board(plan.tasks, plan.broken)
     task = new_task(fields, board, set(files), is_free_choice="id" not in fields)
     path = root / FOLDER / f"{task.id}.yaml"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with explained("make", path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, dump_task(task))
     whole = Board([*plan.tasks, task], plan.broken)
     return {"tasks": [shown_task(whole, task.id, None, whole=True)]}, str(FOLDER / path.name)

@@ -96,8 +96,8 @@ class Here:
         text = self.repository.environ.get("FORGE_FENCE")
         if given is not None or not text:
             return given
-        if not text.isdigit():
-            raise UsageError(f"FORGE_FENCE is '{text}', no number")
+        if not (text.isascii() and text.isdigit()):
+            raise UsageError(f"FORGE_FENCE is '{text}', no number", hint="unset FORGE_FENCE")
         return int(text)
 
     def handle(self, configured: str | None) -> str:

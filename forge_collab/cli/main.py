@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 import tempfile
@@ -13,7 +14,7 @@ from typing import Any
 import click
 
 from forge_collab import __version__
-from forge_collab.cli import output
+from forge_collab.cli import options, output
 from forge_collab.core.errors import BugError, ForgeError, UsageError
 
 INTERRUPTED = 130
@@ -83,8 +84,10 @@ def forge(folder: str | None) -> None:
 
 
 @click.group(cls=Commands, files=COLLABORATE, invoke_without_command=True)
+@click.option("--watch", is_flag=True, help="As of status.")
+@options.as_json
 @click.pass_context
-def collaborate(context: click.Context) -> None:
+def collaborate(context: click.Context, watch: bool, as_json: bool) -> None:
     """Share a plan: who is here, who holds what. Alone it is `collaborate status`.
 
     Example: forge collaborate start
@@ -92,7 +95,9 @@ def collaborate(context: click.Context) -> None:
     if context.invoked_subcommand is None:
         from forge_collab.cli.status import status
 
-        context.invoke(status)
+        context.invoke(status, watch=watch, as_json=as_json)
+    elif watch or as_json:
+        raise click.UsageError(f"say it after '{context.invoked_subcommand}'", ctx=context)
 
 
 @click.group(cls=Commands, files=DAEMON)
@@ -120,9 +125,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the program; ends the process with the exit code of the table in the docs."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in words
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
-        code = forge.main(words, prog_name="forge", standalone_mode=False)
+        with forge.make_context("forge", words) as context:
+            forge.invoke(context)
         sys.stdout.flush()
+        code = 0
     except ForgeError as error:
         code = _failed(words, error, as_json)
     except click.exceptions.Exit as error:
@@ -139,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = CLOSED_PIPE
     except Exception as error:  # The one place where a defect of forge ends up.
         code = _failed(words, _crashed(error), as_json)
-    sys.exit(code if isinstance(code, int) else 0)
+    sys.exit(code)
 
 
 def _failed(words: Sequence[str], error: ForgeError, as_json: bool) -> int:

@@ -9,7 +9,8 @@ from typing import Any
 
 from forge_collab.core.errors import ForgeError
 
-_CONTROL = {code: None for code in (*range(9), *range(11, 32), 127) if code != 9}
+_CONTROL = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)))
+_ESCAPED = {code: f"\\u{code:04x}" for code in range(127, 160)}
 
 
 def done(command: str, data: Mapping[str, Any], text: Iterable[str], *, as_json: bool) -> None:
@@ -24,14 +25,19 @@ def done(command: str, data: Mapping[str, Any], text: Iterable[str], *, as_json:
 def document(command: str, data: Mapping[str, Any]) -> None:
     """Print one JSON document, at once."""
     whole = {"v": 1, "ok": True, "command": command, "data": data}
-    print(json.dumps(whole, ensure_ascii=False), flush=True)
+    _print_json(whole)
+
+
+def _print_json(whole: Mapping[str, Any]) -> None:
+    """JSON escapes most control characters by itself; these it lets through."""
+    print(json.dumps(whole, ensure_ascii=False).translate(_ESCAPED), flush=True)
 
 
 def failed(command: str, error: ForgeError, *, as_json: bool) -> None:
     """Print why a command didn't do what was asked, and what to type next."""
     if as_json:
         whole = {"v": 1, "ok": False, "command": command, "error": error.to_json()}
-        print(json.dumps(whole, ensure_ascii=False), flush=True)
+        _print_json(whole)
         return
     print(f"forge: {clean(error.message)}", file=sys.stderr)
     if error.hint:

@@ -62,13 +62,14 @@ def _remote_repo(clone: Here) -> str | None:
 
 def _actions(clone: Here, found: Class) -> list[dict[str, str]]:
     """What heals the class: each what, and the path or key it concerns."""
-    participant = str(clone.markers.participant)
+    participant, enabled = str(clone.markers.participant), clone.markers.enabled
     if found is Class.STALE_PARTICIPANT:
         identity = clone.identity()
         releases = _held_by(clone, identity) if identity else []
         return [
             *({"what": "release", "key": key} for key in releases),
             {"what": "remove", "path": participant},
+            *([{"what": "remove", "path": str(enabled)}] if enabled.exists() else []),
         ]
     if found is Class.STALE_ENABLED:
         return [{"what": "rebuild", "path": participant}]
@@ -120,6 +121,7 @@ def _reset(clone: Here, held: list[str]) -> None:
     identity = clone.identity()
     if identity is not None and held:
         _release(clone, identity)
+    clone.markers.disable(identity)
     clone.markers.forget(identity, keep_bak=True)
 
 

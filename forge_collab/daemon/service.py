@@ -12,9 +12,10 @@ from forge_collab.core.board import Board, natural_key
 from forge_collab.core.change import ABSENT, Change, View
 from forge_collab.core.errors import ForgeError, UnavailableError, UsageError
 from forge_collab.core.tasks import Task
+from forge_collab.daemon.membership import Membership
 from forge_collab.daemon.participant import SessionParticipant
 from forge_collab.daemon.plan import SessionPlan
-from forge_collab.files.tasks import dump_task, parse_task
+from forge_collab.files.tasks import dump_task, make_task, parse_task
 
 _STATUS_SECONDS = 1.0
 _WAIT_SECONDS = 30.0
@@ -24,25 +25,13 @@ _MARGIN_SECONDS = 0.05
 class Host(Protocol):
     """The daemon as its service sees it."""
 
-    poll_seconds: float
-
-    async def joined(self) -> tuple[SessionParticipant, SessionPlan]:
-        """This clone in its session.
-
-        :raises UnavailableError: when the session can't be reached now.
-        """
+    @property
+    def membership(self) -> Membership:
+        """This clone in its session."""
         ...
 
     def about(self) -> dict[str, Any]:
         """Version, pid, uptime, transport and the like."""
-        ...
-
-    async def start(self, *, create: bool) -> dict[str, Any]:
-        """Join the session; with `create`, begin it where there is none."""
-        ...
-
-    async def leave(self) -> dict[str, Any]:
-        """Leave the session and end."""
         ...
 
     def stop(self) -> dict[str, Any]:
@@ -86,10 +75,10 @@ class Service:
     # The session
 
     async def _start(self, params: Mapping[str, Any]) -> Any:
-        return await self._host.start(create=bool(params.get("create", True)))
+        return await self._host.membership.start(create=bool(params.get("create", True)))
 
     async def _leave(self, params: Mapping[str, Any]) -> Any:
-        return await self._host.leave()
+        return await self._host.membership.leave()
 
     async def _stop(self, params: Mapping[str, Any]) -> Any:
         return self._host.stop()
@@ -101,7 +90,7 @@ class Service:
         about = self._host.about()
         try:
             with anyio.fail_after(_STATUS_SECONDS):
-                participant, plan = await self._host.joined()
+                participant, plan = await self._host.membership.joined()
                 await self._sync(participant, plan)
         except (TimeoutError, UnavailableError):
             pass
@@ -111,7 +100,7 @@ class Service:
 
     def _seen(self) -> dict[str, Any]:
         """What the newest snapshot says, as far as there is one."""
-        known = getattr(self._host, "current", None)
+        known = self._host.membership.current
         if known is None:
             return {
                 "participants": [],
@@ -136,7 +125,7 @@ class Service:
     async def _sync(self, participant: SessionParticipant, plan: SessionPlan) -> None:
         """Look at the remote first, when the last look is older than a poll."""
         transport, now = participant.transport, participant.clock.now()
-        old = self._host.poll_seconds
+        old = self._host.membership.poll_seconds
         if transport.last_sync is None or now - transport.last_sync > old:
             await transport.refresh()
             participant.look()
@@ -145,7 +134,7 @@ class Service:
     # Claims
 
     async def _claim(self, params: Mapping[str, Any]) -> Any:
-        participant, _ = await self._host.joined()
+        participant, _ = await self._host.membership.joined()
         task = params.get("task")
         task_id = None if task is None else names.task_id(str(task))
         worker = names.worker(_wanted(params, "worker"))
@@ -160,29 +149,29 @@ class Service:
                 await participant.transport.wait_moved(participant.transport.snapshot)
 
     async def _takeover(self, params: Mapping[str, Any]) -> Any:
-        participant, _ = await self._host.joined()
+        participant, _ = await self._host.membership.joined()
         reason = _wanted(params, "reason")
         return await participant.take_over(_worker(params), _task_of(params), _line(reason))
 
     async def _renew(self, params: Mapping[str, Any]) -> Any:
-        participant, _ = await self._host.joined()
+        participant, _ = await self._host.membership.joined()
         return await participant.renew(_worker(params), _task_of(params), _fence(params))
 
     async def _note(self, params: Mapping[str, Any]) -> Any:
-        participant, _ = await self._host.joined()
+        participant, _ = await self._host.membership.joined()
         text = _wanted(params, "text")
         if len(text.encode()) > 64 * 1024:
             raise UsageError("a note has at most 64 KiB")
         return await participant.note(_worker(params), _task_of(params), text, _fence(params))
 
     async def _release(self, params: Mapping[str, Any]) -> Any:
-        participant, _ = await self._host.joined()
+        participant, _ = await self._host.membership.joined()
         return await participant.release(_worker(params), _task_of(params), _fence(params))
 
     # The log
 
     async def _log(self, params: Mapping[str, Any]) -> Any:
-        participant, plan = await self._host.joined()
+        participant, plan = await self._host.membership.joined()
         await self._sync(participant, plan)
         after = int(params.get("after") or 0)
         entries = audit.history(participant.transport.snapshot)
@@ -197,7 +186,7 @@ class Service:
     # Tasks
 
     async def _tasks(self, params: Mapping[str, Any]) -> Any:
-        participant, plan = await self._host.joined()
+        participant, plan = await self._host.membership.joined()
         await self._sync(participant, plan)
         board = plan.board
         return {
@@ -207,7 +196,7 @@ class Service:
         }
 
     async def _task(self, params: Mapping[str, Any]) -> Any:
-        participant, plan = await self._host.joined()
+        participant, plan = await self._host.membership.joined()
         await self._sync(participant, plan)
         task_id = _task_of(params)
         if task_id not in plan.board.tasks:
@@ -229,7 +218,7 @@ class Service:
         return shown_task(board, task_id, lease, whole=whole)
 
     async def _task_add(self, params: Mapping[str, Any]) -> Any:
-        participant, plan = await self._host.joined()
+        participant, plan = await self._host.membership.joined()
         await plan.refresh()
         fields = dict(params.get("task") or {})
         asked = fields.get("id")
@@ -275,13 +264,14 @@ def new_task(
 
     :raises UsageError: when its id is taken, or the plan with it has a new problem.
     """
-    used = {task_id.lower() for task_id in listed_ids(board)}
+    used = {task_id.lower() for task_id in {*board.tasks, *board.order()}}
+    used |= {problem.task_id.lower() for problem in board.problems}
     used |= {name.rsplit(".", 1)[0].lower() for name in taken}
     task_id = _next_id(used) if is_free_choice else names.task_id(str(fields["id"]))
     if task_id.lower() in used:
         raise UsageError(f"the plan has a task '{task_id}' already", hint="forge task list")
     data = {**fields, "id": task_id}
-    task = parse_task(dump_task(Task.model_validate(data)), f".forge/tasks/{task_id}.yaml")
+    task = parse_task(dump_task(make_task(data)), f".forge/tasks/{task_id}.yaml")
     whole = Board([*board.tasks.values(), task])
     problem = whole.problem_of(task_id)
     if problem is not None:
@@ -298,7 +288,7 @@ def _next_id(used: set[str]) -> str:
 
 def listed_ids(board: Board) -> list[str]:
     """Every readable task: in the order of the plan, those that can't be ordered last."""
-    order = list(board.order())
+    order = [task_id for task_id in board.order() if task_id in board.tasks]
     rest = sorted(set(board.tasks) - set(order), key=natural_key)
     return order + rest
 
@@ -321,7 +311,11 @@ def _patience(error: ForgeError) -> float:
 def _wanted(params: Mapping[str, Any], name: str) -> str:
     value = params.get(name)
     if not isinstance(value, str) or not value.strip():
-        raise UsageError(f"'{name}' is missing")
+        raise UsageError(f"the {name} is empty", hint="see the command's --help")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"the {name} isn't UTF-8", hint="set a UTF-8 locale") from error
     return value
 
 

@@ -40,6 +40,7 @@ NESTED_IGNORE = (
     "/participant.json",
     "/.enabled",
     "/flag-emit-log-*.jsonl",
+    "!/.gitignore",
 )
 
 NEVER_TRACKED = (

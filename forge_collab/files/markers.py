@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from forge_collab.core import names
 from forge_collab.core.errors import CorruptError, UsageError
-from forge_collab.files.atomic import read_or_none, remove, write_atomic
+from forge_collab.files.atomic import explained, read_or_none, remove, write_atomic
 
 
 @dataclass(frozen=True)
@@ -93,13 +93,13 @@ class Markers:
 
     def write(self, identity: Identity) -> None:
         """Write ``participant.json`` and its copies."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        _make(self.folder)
         data = asdict(identity)
         data = {**data.pop("extra"), **data}
         write_atomic(self.participant, _json(data), mode=0o600)
         seed = {k: data[k] for k in ("handle", "started")} | {"session_id": identity.session}
         for folder in _copies(identity):
-            folder.mkdir(parents=True, exist_ok=True)
+            _make(folder)
             write_atomic(folder / "participant.json", _json(seed))
 
     def enable(self, identity: Identity) -> None:
@@ -130,6 +130,11 @@ class Markers:
         fresh = replace(identity, instance=instance, place=Place.of(self.common_dir))
         self.write(fresh)
         return fresh
+
+
+def _make(folder: Path) -> None:
+    with explained("make", folder):
+        folder.mkdir(parents=True, exist_ok=True)
 
 
 def _copies(identity: Identity | None) -> list[Path]:

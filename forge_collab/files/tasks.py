@@ -255,19 +255,34 @@ def _line(lines: Mapping[Where, int], where: Where) -> int:
     return lines.get(where, 1)
 
 
+def _validated(fields: Mapping[str, Any], lines: Mapping[Where, int]) -> Task:
+    try:
+        return Task.model_validate(fields)
+    except ValidationError as errors:
+        error = errors.errors(include_url=False)[0]
+        where, context = error["loc"], error.get("ctx", {})
+        message = _sentence(error["type"], where, error["input"], context)
+        raise _Fault(message, _line(lines, where)) from None
+
+
+def make_task(fields: Mapping[str, Any]) -> Task:
+    """The task with these fields.
+
+    :raises UsageError: when they don't make one; the message names the field.
+    """
+    try:
+        return _validated(fields, {})
+    except _Fault as fault:
+        raise UsageError(fault.message, hint="forge task add --help") from None
+
+
 def _task(data: bytes, stem: str) -> Task:
     value, lines = _load(data)
     if value is None:
         raise _Fault("the file is empty", 1)
     if not isinstance(value, dict):
         raise _Fault("a task file holds fields, such as 'id: T001' and 'title: ...'", 1)
-    try:
-        task = Task.model_validate(value)
-    except ValidationError as errors:
-        error = errors.errors(include_url=False)[0]
-        where, context = error["loc"], error.get("ctx", {})
-        message = _sentence(error["type"], where, error["input"], context)
-        raise _Fault(message, _line(lines, where)) from None
+    task = _validated(value, lines)
     if task.id != stem:
         line = _line(lines, ("id",))
         raise _Fault(f"the id is {task.id}, but the file is named {shown(stem)}", line)

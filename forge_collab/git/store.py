@@ -370,9 +370,7 @@ class Store:
         faults.at("push.before_send")
         result = await self._run(*_PUSH, *args, timeout=self.network_seconds)
         faults.at("push.after_send")
-        return Pushed(
-            how_it_ended(result, ref), result.err or result.out.decode("utf-8", "replace")
-        )
+        return Pushed(how_it_ended(result, ref), _words(result))
 
     async def dry_push(self, ref: str, branches: Sequence[str]) -> Result:
         """What git says to a push that only asks: of a branch's tip to `ref`.
@@ -384,6 +382,19 @@ class Store:
         oid = await self.fetch(f"refs/heads/{branches[0]}", PROBE)
         args = ("push", "--porcelain", "--no-verify", "--dry-run", self.remote.address)
         return await self._run(*_PUSH, *args, f"{oid}:{ref}", timeout=self.network_seconds)
+
+
+def _words(result: Result) -> str:
+    """What the server said; where it said nothing, what git made of it."""
+    if any(line.startswith("remote:") for line in result.err.splitlines()):
+        return result.err
+    summaries = [line.split("\t")[2] for line in _ref_lines(result) if line.startswith("!")]
+    return "\n".join([*summaries, result.err])
+
+
+def _ref_lines(result: Result) -> list[str]:
+    lines = result.out.decode("utf-8", "replace").splitlines()
+    return [line for line in lines if line.count("\t") == 2]
 
 
 def how_it_ended(result: Result, ref: str) -> Push:
