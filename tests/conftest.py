@@ -91,7 +91,8 @@ class Clone:
             env=self.environ | environ,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             check=False,
             timeout=timeout,
         )

@@ -15,6 +15,8 @@ from forge_collab.cli import client, options, output
 from forge_collab.cli.here import Here, here
 from forge_collab.core.errors import BlockedError, UnavailableError
 
+_CONNECT_SECONDS = 5.0
+
 
 @click.command()
 @click.pass_context
@@ -41,6 +43,10 @@ def start(context: click.Context, as_json: bool) -> None:
     clone = here(options.folder(context))
     with client.session(clone) as daemon:
         about = daemon.call("about")
+        until = time.monotonic() + _CONNECT_SECONDS
+        while not about["online"] and not about["warnings"] and time.monotonic() < until:
+            time.sleep(0.05)
+            about = daemon.call("about")
     output.done("daemon start", about, [_sentence(about)], as_json=as_json)
 
 
@@ -89,7 +95,7 @@ def _sentence(about: dict[str, Any]) -> str:
     return (
         f"forge {about['version']} runs as process {about['pid']} for "
         f"{output.seconds(about['uptime_seconds'])}, {how} over {about['transport']}, last look "
-        f"at the remote {output.seconds(about['last_sync_seconds'])} ago"
+        f"at the remote {output.ago(about['last_sync_seconds'])}"
     )
 
 

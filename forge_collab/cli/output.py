@@ -73,6 +73,11 @@ def seconds(value: float | None) -> str:
     return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
 
 
+def ago(value: float | None) -> str:
+    """How long ago something was, as people read it."""
+    return "unknown" if value is None else f"{seconds(value)} ago"
+
+
 def who(claimant: Mapping[str, Any] | None) -> str:
     """A claimant as people read it."""
     return "nobody" if claimant is None else f"{claimant['handle']} ({claimant['worker']})"

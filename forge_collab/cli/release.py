@@ -30,17 +30,16 @@ def release(
                 "fence": clone.fence(fence),
             },
         )
+        remote = daemon.call("about")["remote"]
     number = data["lease"]["fence"]
-    _warn_of_unpushed(clone, f"forge/task/{task}@{number}")
+    _warn_of_unpushed(clone, f"forge/task/{task}@{number}", remote)
     text = [f"{task} is free again; its fence stays {number}"]
     output.done("collaborate release", data, text, as_json=as_json)
 
 
-def _warn_of_unpushed(clone: Here, branch: str) -> None:
+def _warn_of_unpushed(clone: Here, branch: str, remote: str) -> None:
     """Say so when the task's branch has commits that no remote has."""
     told = clone.repository.git("rev-list", "--count", f"refs/heads/{branch}", "--not", "--remotes")
     count = told.out.decode().strip()
     if told.is_ok and count not in ("", "0"):
-        output.notice(
-            f"{branch} has {count} commits that aren't pushed: git push -u origin {branch}"
-        )
+        output.notice(f"not pushed yet: {count} of {branch}; git push -u {remote} {branch}")

@@ -84,7 +84,7 @@ def _text(data: Mapping[str, Any]) -> list[str]:
             [
                 f"  {p['handle']}",
                 p["instance"],
-                output.seconds(p["last_seen_seconds"]) + " ago",
+                output.ago(p["last_seen_seconds"]),
                 ", ".join(p["working_on"]) or "-",
             ]
             for p in data["participants"]
@@ -105,7 +105,7 @@ def _claims(claims: list[Mapping[str, Any]]) -> list[str]:
             "  " + claim["key"].removeprefix("claim:"),
             output.who(claim["claimant"]),
             str(claim["fence"]),
-            output.seconds(claim["last_seen_seconds"]) + " ago",
+            output.ago(claim["last_seen_seconds"]),
             _takeover(claim["takeover_in_seconds"]),
         ]
         for claim in claims

@@ -29,8 +29,9 @@ def list_(context: click.Context, as_json: bool) -> None:
     if data["problems"]:
         first = data["problems"][0]
         more = f" (and {len(data['problems']) - 1} more)" if len(data["problems"]) > 1 else ""
+        where = "" if first["kind"] == "broken" else f" (.forge/tasks/{first['task']}.yaml)"
         raise UsageError(
-            first["message"] + more,
+            first["message"] + where + more,
             hint="mend the file; the other tasks can be claimed meanwhile",
             data={**first, "problems": data["problems"], "tasks": data["tasks"]},
         )

@@ -96,7 +96,7 @@ def overview(
                 "last_seen_seconds": _last_seen(key, shown, sightings, now),
                 "working_on": _working_on(held, key.removeprefix(keys.PARTICIPANTS)),
             }
-            for key, record in present.items()
+            for key, record in sorted(present.items(), key=lambda item: (item[1].handle, item[0]))
         ],
         "claims": shown,
         "claimable": [t for t in board.ready() if t not in live and t not in broken],

@@ -133,6 +133,8 @@ class Membership:
         assert isinstance(plan, SessionPlan)
         await plan.refresh()
         faults.at("start.after_connect")
+        if self.is_left:
+            return
         identity = replace(identity, session=meta.session, repo=meta.repo, target=meta.target)
         self.markers.write(identity)
         self.markers.enable(identity)
@@ -295,27 +297,27 @@ class Membership:
     async def leave(self) -> dict[str, Any]:
         """Leave: enabled goes first, participant.json last; out of reach, leases lapse alone."""
         identity = self.markers.read()
-        current = self.current
-        faults.at("leave.after_close")
+        try:
+            await self.joined()
+        except ForgeError as error:
+            log.warning("leaving while out of reach: %s", error.message)
         self.is_left = True
+        faults.at("leave.after_close")
         self.markers.disable(identity)
         faults.at("leave.after_enabled")
-        freed, lapsing = await self._depart(current)
+        freed, lapsing = await self._depart(identity)
         faults.at("leave.after_release")
         self.markers.forget(identity)
         faults.at("leave.after_participant")
         self._end()
         return {"left": True, "released": freed, "lapsing": lapsing}
 
-    async def _depart(
-        self, current: tuple[SessionParticipant, SessionPlan] | None
-    ) -> tuple[list[str], list[dict[str, Any]]]:
+    async def _depart(self, identity: Identity | None) -> tuple[list[str], list[dict[str, Any]]]:
         """What was given back, and what lapses by itself because nobody could be told."""
-        if current is None:
-            return [], []
-        participant, _ = current
-        held = list(participant.holdings().values())
+        instance = identity.instance if identity else ""
+        held = load_journal(self._place.journal_path, instance).granted.values()
         try:
+            participant, _ = await self.joined()
             freed = await participant.depart()
         except ForgeError as error:
             log.warning("left without saying so: %s", error.message)

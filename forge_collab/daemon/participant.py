@@ -324,8 +324,7 @@ class SessionParticipant:
         self._lives[key] = _Life(self.clock.now())
         self._grants_changed.set()
         faults.at("claim.after_grant")
-        self.look()
-        self._check_still_ours(key, record)
+        self._check_still_ours(granted, record)
         faults.at("claim.before_answer")
         answer: dict[str, Any] = {
             "task": keys.claimed_task(key),
@@ -338,12 +337,13 @@ class SessionParticipant:
             answer["took_over"] = grant.took_over.model_dump()
         return answer
 
-    def _check_still_ours(self, key: str, record: Lease) -> None:
+    def _check_still_ours(self, granted: Granted, record: Lease) -> None:
         """A grant that was recognised late may have been overtaken by now."""
-        if key in self.journal.granted:
-            return
-        view = View(self.transport.snapshot)
+        key, view = granted.key, View(self.transport.snapshot)
         now_there = view.document(Lease, key)
+        if _is_ours(now_there, granted):
+            return
+        self._lose(key, now_there)
         if now_there is not None and now_there.claimant is not None:
             raise lease.held(view, key, now_there, self.me("-"))
         raise HeldError(

@@ -311,7 +311,7 @@ def _patience(error: ForgeError) -> float:
 def _wanted(params: Mapping[str, Any], name: str) -> str:
     value = params.get(name)
     if not isinstance(value, str) or not value.strip():
-        raise UsageError(f"the {name} is empty", hint="see the command's --help")
+        raise UsageError(f"the {name} is empty", hint="forge collaborate --help")
     try:
         value.encode()
     except UnicodeEncodeError as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +83,8 @@ class Journal:
         data = {
             "v": 1,
             "instance": self.instance,
-            "unsettled": [asdict(claim) for claim in self.unsettled.values()],
-            "granted": [asdict(lease) for lease in self.granted.values()],
+            "unsettled": [vars(claim) for claim in self.unsettled.values()],
+            "granted": [vars(lease) for lease in self.granted.values()],
             "cursors": self.cursors,
         }
         fresh = self.path.with_name(f"{self.path.name}.new")

@@ -358,10 +358,11 @@ class Store:
         except OSError as error:
             raise _cant(path, error.strerror or str(error)) from error
 
-    async def contains(self, tip: str, commit: str) -> bool:
-        """Whether `commit` is `tip` or one of its ancestors, as far as history is here."""
+    async def contains(self, tip: str, commit: str) -> bool | None:
+        """Whether `commit` is `tip` or one of its ancestors; None where history isn't here."""
         args = ("merge-base", "--is-ancestor", commit, tip)
-        return (await self._run(*args, timeout=self.network_seconds)).code == 0
+        code = (await self._run(*args, timeout=self.network_seconds)).code
+        return {0: True, 1: False}.get(code)
 
     async def push(self, oid: str, ref: str, expected: str | None) -> Pushed:
         """Move `ref` on the remote from `expected` (None: absent) to `oid`."""

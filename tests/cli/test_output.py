@@ -120,8 +120,8 @@ def test_without_a_command_the_help_is_shown(outsider: Clone) -> None:
 LEASE = {"key", "claimant", "fence", "ttl_seconds", "last_seen_seconds", "takeover_in_seconds"}
 START = {"session", "repo", "transport", "me", "claimable"}
 PROMISED: Mapping[str, tuple[set[str], set[str]]] = {
-    "collaborate start": (START, {"target"}),
-    "collaborate join": (START, {"target"}),
+    "collaborate start": (START, {"target", "participants"}),
+    "collaborate join": (START, {"target", "participants"}),
     "collaborate status": (
         {"session", "class", "transport", "online", "me", "participants", "claims", "claimable"}
         | {"blocked", "flags_open", "warnings"},
@@ -144,7 +144,7 @@ PROMISED: Mapping[str, tuple[set[str], set[str]]] = {
         | {"last_sync_seconds", "queued"},
         {"session", "repo", "class", "me", "target", "remote", "clone", "holding", "warnings"},
     ),
-    "init": (set(), {"made"}),
+    "init": (set(), {"made", "offers"}),
 }
 
 

@@ -9,7 +9,7 @@ import anyio
 
 from forge_collab.core import pacing
 from forge_collab.core.change import Change, Urgency
-from forge_collab.core.errors import ForgeError
+from forge_collab.core.errors import ForgeError, UnavailableError
 
 
 @dataclass(eq=False)
@@ -60,8 +60,8 @@ class Queue:
         self._end(pending)
 
     def fail(self, pending: Pending, error: BaseException) -> None:
-        """It was decided against, or nobody knows: then the error's data has `unsettled`."""
-        if isinstance(error, ForgeError):
+        """It was decided against, or nobody knows: then the error's data says `unsettled`."""
+        if isinstance(error, ForgeError) and (pending.sent or isinstance(error, UnavailableError)):
             error.data["unsettled"] = bool(pending.sent)
         pending.error = error
         self._end(pending)

@@ -237,11 +237,15 @@ class PollingTransport(Transport):
 
     async def _follow(self, tip: str) -> None:
         """Become what the branch is at `tip`, and recognise our own commits in it."""
-        if tip == self._files.commit:
+        known = self._files.commit
+        if tip == known:
             return
+        writers, is_reached = await self._writers(tip, known)
+        if known and not is_reached and await self.store.contains(tip, known) is False:
+            raise _rewritten(self._ref)
         head = await self.store.head(tip)
         files = await anyio.to_thread.run_sync(load, self.store, tip, head.tree, self._files)
-        self._fairness.saw_commits(await self._writers(tip, self._files.commit))
+        self._fairness.saw_commits(writers)
         for pending in [pending for pending in self._queue.waiting if pending.sent]:
             await self._recognise(pending, tip)
         self._become(files)
@@ -252,8 +256,11 @@ class PollingTransport(Transport):
                 self._queue.answer(pending, answer)
         pending.sent.clear()
 
-    async def _writers(self, tip: str, until: str | None) -> list[str]:
-        """Who wrote the commits from `until` to `tip`, oldest first; at most the recent ones."""
+    async def _writers(self, tip: str, until: str | None) -> tuple[list[str], bool]:
+        """Who wrote the commits from `until` to `tip`, oldest first; at most the recent ones.
+
+        The second value says whether `until` was reached.
+        """
         found: list[str] = []
         oid: str | None = tip
         while oid and oid != until and len(found) < pacing.RECENT_COMMITS:
@@ -263,7 +270,7 @@ class PollingTransport(Transport):
                 break
             found.append(head.message.rpartition(_WRITER)[2].partition("\n")[0])
             oid = head.parents[0] if head.parents else None
-        return found[::-1]
+        return found[::-1], oid == until
 
     def _become(self, files: Files) -> None:
         self._files = files
@@ -322,6 +329,8 @@ class PollingTransport(Transport):
 
     async def _attempt(self, chosen: list[Pending]) -> None:
         """Judge on the tip; what says yes is committed and pushed together."""
+        if any(pending.lost for pending in chosen) and self._is_behind():
+            await self._sync()
         batch, undecided = self._judge(chosen)
         if undecided:
             await self._sync()
@@ -382,7 +391,7 @@ class PollingTransport(Transport):
 
     async def _send(self, batch: _Batch, made: Files) -> None:
         assert made.commit is not None
-        base, started = self._files.commit, self._now()
+        base, started, was_behind = self._files.commit, self._now(), self._is_behind()
         pushed = await self.store.push(made.commit, self._ref, base)
         if pushed.how is Push.DONE:
             self._advance(made, started)
@@ -395,7 +404,12 @@ class PollingTransport(Transport):
         if self._files.commit == base:
             self._stayed(batch, pushed)
         else:
-            self._lost(batch)
+            self._lost(batch, 0.0 if was_behind else self._fairness.after_loss(self._chance()))
+
+    def _is_behind(self) -> bool:
+        """Whether the snapshot is so old that another push may well have landed since."""
+        age = self._now() - (self._last_sync or 0.0)
+        return age > self._fairness.push_seconds
 
     def _advance(self, made: Files, started: float) -> None:
         """The remote's tip is our commit: known without asking."""
@@ -413,10 +427,9 @@ class PollingTransport(Transport):
         for pending, answer in batch.answers.items():
             self._queue.answer(pending, answer)
 
-    def _lost(self, batch: _Batch) -> None:
-        """Another came first: ask the rules again at once, push again after a while."""
+    def _lost(self, batch: _Batch, pause: float) -> None:
+        """Another came first: ask the rules again at once, push again after `pause` seconds."""
         now = self._now()
-        pause = self._fairness.after_loss(self._chance())
         losers = [pending for pending in batch.answers if not pending.done.is_set()]
         for pending in losers:
             pending.lost += 1
@@ -472,6 +485,15 @@ def _refused(store: Store, pushed: Pushed) -> RefusedError:
         f"the remote '{store.remote.name}' refused the push to the state branch: {words}",
         hint="the server's rules have to let you push forge/**; ask whoever runs it",
         data={"status": "refused", "server": words, "waits_for": []},
+    )
+
+
+def _rewritten(ref: str) -> CorruptError:
+    return CorruptError(
+        f"the state branch {ref} was rolled back or rewritten on the remote: what was decided "
+        "on it since may be gone, so nothing more is decided",
+        hint="push the right tip back; or forge daemon stop, then start, to take it as it is",
+        data={"path": ref, "line": None},
     )
 
 
