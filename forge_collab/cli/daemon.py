@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import click
@@ -124,7 +123,7 @@ def _end_by_signal(clone: Here) -> dict[str, Any]:
     place = Place(clone.repository.common_dir)
     lock = Lock(place.lock_path)
     pid = place.pid()
-    if pid is None or not _is_forge(pid):
+    if pid is None or not place.is_locked_by(pid):
         raise BlockedError(
             "this clone's daemon doesn't answer, and its process isn't known",
             hint="end it by hand, then forge daemon start",
@@ -136,13 +135,6 @@ def _end_by_signal(clone: Here) -> dict[str, Any]:
             return {"stopped": True, "held": []}
         time.sleep(0.05)
     raise BlockedError("the daemon's lock is still taken", hint="forge daemon status")
-
-
-def _is_forge(pid: int) -> bool:
-    try:
-        return b"forge_collab.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
 
 
 @click.command()

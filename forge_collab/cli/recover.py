@@ -10,9 +10,9 @@ import click
 from forge_collab.cli import client, options, output
 from forge_collab.cli.here import Here, here
 from forge_collab.clock import SystemClock
-from forge_collab.core import keys, lease
+from forge_collab.core import keys, lease, session
 from forge_collab.core.change import Change, Urgency, View, readable
-from forge_collab.core.errors import BlockedError, ForgeError
+from forge_collab.core.errors import BlockedError, ForgeError, UnavailableError
 from forge_collab.core.lifecycle import EXPLANATION, Class
 from forge_collab.core.records import Claimant, Lease, Meta
 from forge_collab.files.markers import Identity, Place
@@ -35,7 +35,7 @@ def recover(context: click.Context, is_applied: bool, as_json: bool) -> None:
     found = clone.clone_class(_remote_repo(clone))
     actions = _actions(clone, found)
     if is_applied:
-        _apply(clone, found, actions)
+        _apply(clone, found)
     data = {"class": found.value, "actions": actions, "applied": is_applied and bool(actions)}
     text = [f"class {found.value}: {EXPLANATION[found]}"]
     text += [f"  {'did' if is_applied else 'would do'}: {_sentence(a)}" for a in actions]
@@ -101,9 +101,9 @@ def _held_by(clone: Here, identity: Identity) -> list[str]:
         return []
 
 
-def _apply(clone: Here, found: Class, actions: list[dict[str, str]]) -> None:
+def _apply(clone: Here, found: Class) -> None:
     if found is Class.STALE_PARTICIPANT:
-        _reset(clone, [action["key"] for action in actions if "key" in action])
+        _reset(clone)
     elif found is Class.STALE_ENABLED:
         _rebuild(clone)
     elif found is Class.SESSION_MISMATCH:
@@ -115,12 +115,12 @@ def _apply(clone: Here, found: Class, actions: list[dict[str, str]]) -> None:
         )
 
 
-def _reset(clone: Here, held: list[str]) -> None:
+def _reset(clone: Here) -> None:
     """Give back what a half-done start or leave still holds, then forget it."""
     _end_daemon(clone)
     identity = clone.identity()
-    if identity is not None and held:
-        _release(clone, identity)
+    if identity is not None:
+        _depart(clone, identity)
     clone.markers.disable(identity)
     clone.markers.forget(identity, keep_bak=True)
 
@@ -138,7 +138,8 @@ def _end_daemon(clone: Here) -> None:
     client.stop(clone)
 
 
-def _release(clone: Here, identity: Identity) -> None:
+def _depart(clone: Here, identity: Identity) -> None:
+    """Say on the branch that this instance is gone; out of reach, its leases lapse alone."""
     from forge_collab.cli import look
 
     clock, nonce = SystemClock(), secrets.token_hex(8)
@@ -148,11 +149,14 @@ def _release(clone: Here, identity: Identity) -> None:
         me = lease.Me(claimant, lease.Watch(), clock.now(), clock.wall())
 
         def rule(view: View) -> tuple[str, ...]:
-            return lease.release_all(view, identity.instance, me, nonce=nonce)
+            return session.depart(view, identity.instance, me, nonce=nonce)
 
         await transport.commit(Change(rule, f"recover {identity.handle}", Urgency.AHEAD))
 
-    look.connected(clone, give_back, seconds=_SECONDS, instance=identity.instance)
+    try:
+        look.connected(clone, give_back, seconds=_SECONDS, instance=identity.instance)
+    except UnavailableError as error:
+        output.notice(f"{error.message}; leases of this clone lapse by themselves")
 
 
 def _rebuild(clone: Here) -> None:

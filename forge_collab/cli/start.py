@@ -91,7 +91,7 @@ def enter(
         with client.start(clone) as daemon:
             answer: dict[str, Any] = daemon.call("start", {"create": create})
     except ForgeError:
-        if before is Class.INACTIVE:
+        if before is Class.INACTIVE and not clone.markers.is_enabled():
             clone.markers.forget(identity)
         raise
     return answer

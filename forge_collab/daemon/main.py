@@ -21,6 +21,7 @@ from forge_collab.daemon.process import Lock, Place, log_to
 from forge_collab.daemon.server import Server
 from forge_collab.daemon.service import Service
 from forge_collab.files.atomic import write_atomic
+from forge_collab.files.journal import load_journal
 from forge_collab.git.repository import check_version, discover
 
 log = logging.getLogger("forge")
@@ -132,6 +133,10 @@ class Daemon:
         trouble = transport.trouble if transport else (member.problem and member.problem.message)
         synced = transport.last_sync if transport else None
         identity = member.markers.read()
+        instance = identity.instance if identity else ""
+        journal = (
+            participant.journal if participant else load_journal(self.place.journal_path, instance)
+        )
         return {
             "running": True,
             "pid": os.getpid(),
@@ -140,7 +145,7 @@ class Daemon:
             "transport": member.transport_name,
             "online": transport is not None and trouble is None,
             "last_sync_seconds": None if synced is None else round(self.clock.now() - synced, 1),
-            "queued": len(participant.journal.unsettled) if participant else 0,
+            "queued": len(journal.unsettled),
             "session": identity.session if identity else None,
             "repo": identity.repo if identity else None,
             "class": "healthy" if member.markers.is_enabled() else "stale_participant",
@@ -148,7 +153,7 @@ class Daemon:
             "target": identity.target if identity else None,
             "remote": member.remote_name,
             "clone": str(self.place.common_dir),
-            "holding": len(participant.holdings()) if participant else 0,
+            "holding": len(journal.granted),
             "warnings": [trouble] if trouble else [],
         }
 

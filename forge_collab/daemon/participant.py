@@ -101,6 +101,7 @@ class SessionParticipant:
         self._lives: dict[str, _Life] = {}
         self._grants_changed = anyio.Event()
         self._beaten_at = clock.now()
+        self._beat_turn = anyio.Lock()
         self._presence = Participant(
             handle=handle,
             run=run,
@@ -503,8 +504,13 @@ class SessionParticipant:
     ) -> tuple[Lease | None, float]:
         """Renew all that is held, in one change, if `check` has nothing against it.
 
-        What isn't ours any more is lost. Returns what `check` gave, and when that was.
+        What isn't ours any more is lost. Returns what `check` gave, and when that was. One at a
+        time: a beat that finds a later one of this run's takes it for a copy's.
         """
+        async with self._beat_turn:
+            return await self._beat_now(check)
+
+    async def _beat_now(self, check: Callable[[View], Lease | None]) -> tuple[Lease | None, float]:
         faults.at("beat.before")
         held = {key: Held(g.fence, g.nonce) for key, g in self.journal.granted.items()}
         beat = self._presence.beat + 1

@@ -80,6 +80,18 @@ class Place:
         data = read_or_none(self.pid_path) or b""
         return int(data) if data.strip().isdigit() else None
 
+    def is_locked_by(self, pid: int) -> bool:
+        """Whether a process has this clone's lock file open, so is its daemon.
+
+        False where the system doesn't tell (it takes Linux's /proc).
+        """
+        try:
+            own = self.lock_path.stat()
+            opened = [os.stat(path) for path in Path(f"/proc/{pid}/fd").iterdir() if path.exists()]
+        except OSError:
+            return False
+        return any(os.path.samestat(own, other) for other in opened)
+
     def tidy(self, socket: Path) -> None:
         """Remove what only a running daemon has."""
         for path in (self.pid_path, self.pointer, socket):
