@@ -15,11 +15,11 @@ from typing import Any, Self
 from forge_collab import __version__
 from forge_collab.cli.here import Here
 from forge_collab.core.errors import EnvironmentError_, UnavailableError, from_json
+from forge_collab.git.runner import HANDED_OVER
 
 CALL_SECONDS = 120.0
 _HELLO_SECONDS = 5.0
 _START_SECONDS = 20.0
-_HANDED_OVER = ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "GIT_ASKPASS", "SSH_ASKPASS", "PATH", "DISPLAY")
 
 
 class Client:
@@ -96,7 +96,7 @@ def running(here: Here, *, seconds: float = _HELLO_SECONDS) -> tuple[Client, dic
     except OSError:
         return None
     client = Client(connection)
-    environ = {k: v for k, v in here.repository.environ.items() if k in _HANDED_OVER}
+    environ = {k: v for k, v in here.repository.environ.items() if k in HANDED_OVER}
     try:
         hello = client.call("hello", {"version": __version__, "environ": environ}, seconds=seconds)
     except UnavailableError as error:

@@ -9,17 +9,18 @@ import anyio
 
 from forge_collab.cli.here import Here
 from forge_collab.clock import SystemClock
-from forge_collab.core import choice, keys
+from forge_collab.core import keys
 from forge_collab.core.board import Board
 from forge_collab.core.change import ABSENT, Found, View
 from forge_collab.core.errors import ForgeError, UnavailableError
 from forge_collab.core.overview import apply_records, overview
 from forge_collab.core.records import Meta
+from forge_collab.daemon import connecting
 from forge_collab.daemon.plan import SessionPlan
 from forge_collab.files.config import Config
 from forge_collab.files.tasks import Plan, read_checkout, read_plan
 from forge_collab.git.store import Store
-from forge_collab.transport import Context, Transport, installed, load
+from forge_collab.transport import Transport, load
 
 T = TypeVar("T")
 LOOK_SECONDS = 1.2
@@ -38,13 +39,19 @@ def connected(
     :raises ForgeError: as the transport does.
     """
     config, _ = clone.config()
+    name = transport_name(clone, config)
+    context = connecting.context(
+        clone.repository,
+        config,
+        instance=instance,
+        environ=clone.repository.environ,
+        clock=SystemClock(),
+    )
 
     async def run() -> T:
         try:
             with anyio.fail_after(seconds):
-                async with load(transport_name(clone, config))(
-                    context(clone, config, instance)
-                ) as transport:
+                async with load(name)(context) as transport:
                     return await use(transport)
         except TimeoutError as error:
             raise UnavailableError(
@@ -56,25 +63,7 @@ def connected(
 
 def transport_name(clone: Here, config: Config) -> str:
     """The transport that this clone's session uses."""
-    identity = clone.identity()
-    chosen = identity.transport if identity and identity.transport != "auto" else config.transport
-    has_key = "ABLY_KEY" in clone.repository.environ
-    return choice.transport(chosen, has_key=has_key, installed=installed())
-
-
-def context(clone: Here, config: Config, instance: str) -> Context:
-    """What a transport of this clone is made with, for one short use."""
-    return Context(
-        instance=instance,
-        common_dir=clone.repository.common_dir,
-        remote=config.remote,
-        state_ref=config.state_ref,
-        commit_subject=config.commit_subject,
-        environ=clone.repository.environ,
-        poll_seconds=3600,
-        idle_poll_seconds=3600,
-        network_seconds=float(config.network_timeout_seconds),
-    )
+    return connecting.transport_name(clone.identity(), config, clone.repository.environ)
 
 
 def status(clone: Here) -> dict[str, Any]:

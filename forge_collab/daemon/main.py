@@ -23,9 +23,9 @@ from forge_collab.daemon.service import Service
 from forge_collab.files.atomic import write_atomic
 from forge_collab.files.journal import load_journal
 from forge_collab.git.repository import check_version, discover
+from forge_collab.git.runner import HANDED_OVER
 
 log = logging.getLogger("forge")
-HANDED_OVER = ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "GIT_ASKPASS", "SSH_ASKPASS", "PATH", "DISPLAY")
 _GUARD_SECONDS = 1.0
 _UNSTARTED_SECONDS = 60.0
 _LAST_ANSWER_SECONDS = 0.1
@@ -160,7 +160,7 @@ class Daemon:
     def stop(self) -> dict[str, Any]:
         """End; what is held stays held until it lapses or a daemon carries on."""
         current = self.membership.current
-        held = [keys.lease_name(key) for key in (current[0].holdings() if current else {})]
+        held = [keys.lease_name(key) for key in (current[0].held.all if current else {})]
         self._stop.set()
         return {"stopped": True, "held": held}
 

@@ -21,6 +21,7 @@ from forge_collab.core.errors import BlockedError, ForgeError, UnavailableError
 from forge_collab.core.lease import Timing
 from forge_collab.core.lifecycle import EXPLANATION, Class, classify
 from forge_collab.core.records import Meta
+from forge_collab.daemon import connecting
 from forge_collab.daemon.participant import SessionParticipant, Settings
 from forge_collab.daemon.plan import SessionPlan
 from forge_collab.daemon.process import Place, runtime_dir
@@ -30,7 +31,7 @@ from forge_collab.files.markers import Identity, Markers
 from forge_collab.git import ssh
 from forge_collab.git.repository import Repository
 from forge_collab.git.store import Store
-from forge_collab.transport import Context, Transport, installed, load
+from forge_collab.transport import Transport, load
 
 log = logging.getLogger("forge")
 _RETRY_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0)
@@ -95,12 +96,15 @@ class Membership:
         config = self._config(identity)
         remote = self._repository.remote(config.remote)
         self._share_ssh(remote.push_url)
-        context = self._context(identity, config)
-        self.transport_name = choice.transport(
-            identity.transport if identity.transport != "auto" else config.transport,
-            has_key="ABLY_KEY" in self._environ,
-            installed=installed(),
+        context = connecting.context(
+            self._repository,
+            config,
+            instance=identity.instance,
+            handle=identity.handle,
+            environ=self._environ,
+            clock=self._clock,
         )
+        self.transport_name = connecting.transport_name(identity, config, self._environ)
         async with load(self.transport_name)(context) as transport:
             store = Store(
                 self._repository,
@@ -190,21 +194,6 @@ class Membership:
         self.poll_seconds = float(config.poll_seconds)
         self.remote_name = config.remote
         return config
-
-    def _context(self, identity: Identity, config: Config) -> Context:
-        return Context(
-            instance=identity.instance,
-            handle=identity.handle,
-            common_dir=self._repository.common_dir,
-            remote=config.remote,
-            state_ref=config.state_ref,
-            commit_subject=config.commit_subject,
-            poll_seconds=float(config.poll_seconds),
-            idle_poll_seconds=float(config.idle_poll_seconds),
-            network_seconds=float(config.network_timeout_seconds),
-            environ=self._environ,
-            clock=self._clock,
-        )
 
     def _share_ssh(self, url: str) -> None:
         configured = self._repository.config("core.sshCommand")

@@ -7,8 +7,8 @@ memory transport. Everything it must remember over a crash is in the journal.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import anyio
@@ -20,10 +20,11 @@ from forge_collab.core import keys, lease, overview, pacing, session
 from forge_collab.core.board import Board
 from forge_collab.core.change import Change, Urgency, View
 from forge_collab.core.errors import BlockedError, ForgeError, HeldError, UnavailableError
-from forge_collab.core.lease import Held, Me
+from forge_collab.core.lease import Me
 from forge_collab.core.overview import Sightings
 from forge_collab.core.records import Claimant, Lease, Meta, Participant, shown_lease
 from forge_collab.core.session import DuplicateIdentityError
+from forge_collab.daemon.holdings import Holdings, is_there, was_given_back
 from forge_collab.files.journal import Granted, Journal, Unsettled
 from forge_collab.transport import Transport
 
@@ -58,14 +59,6 @@ class Settings:
     email_hash: str | None = None
 
 
-@dataclass
-class _Life:
-    """What isn't worth remembering over a crash: when a worker last called for a lease."""
-
-    last_call: float
-    branch_tip: str | None = None
-
-
 class SessionParticipant:
     """One clone in its session, under one instance and one run."""
 
@@ -98,8 +91,10 @@ class SessionParticipant:
         self._new_nonce = new_nonce
         self._branch_tip = branch_tip
         self._tasks: TaskGroup | None = None
-        self._lives: dict[str, _Life] = {}
         self._grants_changed = anyio.Event()
+        self.held = Holdings(
+            journal, self.settings.timing, clock, changed=lambda: self._grants_changed.set()
+        )
         self._beaten_at = clock.now()
         self._beat_turn = anyio.Lock()
         self._presence = Participant(
@@ -130,10 +125,8 @@ class SessionParticipant:
         """Start what goes on by itself, in `tasks`: beats, watching, settling what a crash left."""
         self._tasks = tasks
         now = self.clock.now()
-        if self.journal.granted:
+        if self.held.all:
             self._beaten_at = now - self.settings.timing.ttl
-        for key in self.journal.granted:
-            self._lives.setdefault(key, _Life(now))
         for unsettled in list(self.journal.unsettled.values()):
             tasks.start_soon(self._settle, unsettled)
         tasks.start_soon(self._watch)
@@ -144,15 +137,13 @@ class SessionParticipant:
         snapshot, now = self.transport.snapshot, self.clock.now()
         self.sightings.look(snapshot, now)
         view = View(snapshot)
-        for key, granted in list(self.journal.granted.items()):
+        for key, granted in list(self.held.all.items()):
             try:
                 found = view.document(Lease, key)
             except ForgeError:
                 continue
-            if _was_given_back(found, granted, self.instance):
-                self._end(key)
-            elif not _is_ours(found, granted):
-                self._lose(key, found)
+            if not is_there(found, granted):
+                self._lose(granted, found)
 
     async def _watch(self) -> None:
         seen = self.transport.snapshot
@@ -163,20 +154,13 @@ class SessionParticipant:
 
     def me(self, worker: str, key: str | None = None) -> Me:
         """`worker` of this clone at this moment, with what it may compare."""
-        granted = self.journal.granted.get(key) if key else None
-        mine = granted is not None and granted.worker == worker
-        own = self._deadline(granted) if granted and mine else None
         return Me(
             claimant=Claimant(handle=self.handle, instance=self.instance, worker=worker),
             watch=self.sightings.leases,
             now=self.clock.now(),
             ts=self.clock.wall(),
-            own_deadline=own,
+            own_deadline=self.held.own_deadline(key, worker),
         )
-
-    def _deadline(self, granted: Granted) -> float | None:
-        """A deadline that counts on this boot's clock, or None."""
-        return granted.deadline if granted.boot == self.clock.boot() else None
 
     async def _commit(
         self,
@@ -201,8 +185,7 @@ class SessionParticipant:
     def _stop_all(self, error: DuplicateIdentityError) -> None:
         """Another run writes as this instance: nothing here is held any more."""
         self._say(f"duplicate_identity: {error.message}; all work of this clone stops")
-        for key in list(self.journal.granted):
-            self.journal.ended(key)
+        self.held.end_all()
         self.duplicate.set()
 
     def _say(self, text: str) -> None:
@@ -305,32 +288,15 @@ class SessionParticipant:
     def _granted(self, worker: str, grant: lease.Grant, judged_at: float) -> dict[str, Any]:
         """Remember a grant and give it as commands show it."""
         faults.at("claim.before_grant")
-        key, record = grant.key, grant.lease
-        known = self.journal.granted.get(key)
-        if grant.already and known is not None:
-            granted = known
-        else:
-            timing = replace(self.settings.timing, ttl=record.ttl_seconds)
-            granted = Granted(
-                key=key,
-                fence=record.fence,
-                nonce=record.nonce,
-                worker=worker,
-                ttl_seconds=record.ttl_seconds,
-                deadline=timing.deadline(judged_at),
-                boot=self.clock.boot(),
-                since=self.clock.wall(),
-            )
-        self.journal.settled(record.nonce, granted)
-        self._lives[key] = _Life(self.clock.now())
-        self._grants_changed.set()
+        record = grant.lease
+        granted = self.held.add(worker, grant, judged_at)
         faults.at("claim.after_grant")
         self._check_still_ours(granted, record)
         faults.at("claim.before_answer")
         answer: dict[str, Any] = {
-            "task": keys.claimed_task(key),
+            "task": keys.claimed_task(grant.key),
             "acquired": True,
-            "lease": self._shown(key, record),
+            "lease": self._shown(grant.key, record),
         }
         if grant.already:
             answer |= {"already": True, "since": granted.since}
@@ -342,9 +308,9 @@ class SessionParticipant:
         """A grant that was recognised late may have been overtaken by now."""
         key, view = granted.key, View(self.transport.snapshot)
         now_there = view.document(Lease, key)
-        if _is_ours(now_there, granted):
+        if is_there(now_there, granted):
             return
-        self._lose(key, now_there)
+        self._lose(granted, now_there)
         if now_there is not None and now_there.claimant is not None:
             raise lease.held(view, key, now_there, self.me("-"))
         raise HeldError(
@@ -446,19 +412,14 @@ class SessionParticipant:
 
         what = f"release {keys.claimed_task(key)}"
         record = await self._commit(rule, what, Urgency.AHEAD)
-        self._end(key)
+        self.held.end(key)
         return record
-
-    def _end(self, key: str) -> None:
-        """A lease isn't held here any more."""
-        self.journal.ended(key)
-        self._lives.pop(key, None)
 
     def _called(self, worker: str, key: str, record: Lease, judged_at: float) -> None:
         """A worker that holds `key` gave a sign of life; keep the lease renewed."""
-        self._lives[key] = _Life(self.clock.now())
-        known = self.journal.granted.get(key)
-        if known is None or (known.fence, known.worker) != (record.fence, worker):
+        if self.held.is_known(key, worker, record.fence):
+            self.held.called(key)
+        else:
             self._granted(worker, lease.Grant(key, record), judged_at)
 
     # Beats
@@ -477,7 +438,7 @@ class SessionParticipant:
                 await self._grants_changed.wait()
 
     def _pause(self) -> float:
-        if not self.journal.granted:
+        if not self.held.all:
             return pacing.PRESENCE_SECONDS
         timing = self.settings.timing
         present = self.transport.snapshot.keys(keys.PARTICIPANTS)
@@ -493,9 +454,8 @@ class SessionParticipant:
             await anyio.sleep_forever()
         except ForgeError as error:
             log.warning("a beat failed: %s", error.message)
-            for key, granted in self.journal.granted.items():
-                if self.is_paused(granted):
-                    log.warning("%s couldn't be renewed in time: its work pauses", key)
+            for key in self.held.paused():
+                log.warning("%s couldn't be renewed in time: its work pauses", key)
             return False
         return True
 
@@ -512,7 +472,7 @@ class SessionParticipant:
 
     async def _beat_now(self, check: Callable[[View], Lease | None]) -> tuple[Lease | None, float]:
         faults.at("beat.before")
-        held = {key: Held(g.fence, g.nonce) for key, g in self.journal.granted.items()}
+        held = self.held.to_renew()
         beat = self._presence.beat + 1
         self._presence = self._presence.but(beat=beat, nonce=self._new_nonce())
         presence = self._presence
@@ -525,49 +485,31 @@ class SessionParticipant:
         urgency = Urgency.AHEAD if held else Urgency.RIDE
         checked, found, judged_at = await self._commit(rule, f"beat of {self.handle}", urgency)
         for key, there in found.lost.items():
-            if key in self.journal.granted and self.journal.granted[key].nonce == held[key].nonce:
-                self._lose(key, there)
-        self._renewed({key for key in held if key not in found.lost}, judged_at)
+            granted = self.held.all.get(key)
+            if granted is not None and granted.nonce == held[key].nonce:
+                self._lose(granted, there)
+        self.held.renewed(held.keys() - found.lost.keys(), judged_at)
         faults.at("beat.after")
         return checked, judged_at
 
-    def _renewed(self, kept: set[str], judged_at: float) -> None:
-        granted = dict(self.journal.granted)
-        for key in kept & granted.keys():
-            timing = replace(self.settings.timing, ttl=granted[key].ttl_seconds)
-            deadline = timing.deadline(judged_at)
-            granted[key] = replace(granted[key], deadline=deadline, boot=self.clock.boot())
-        if kept:
-            self.journal.renewed(granted)
-
-    def is_paused(self, granted: Granted) -> bool:
-        """Whether a holder is past its own deadline, so that no new work may begin."""
-        deadline = self._deadline(granted)
-        return deadline is None or self.clock.now() >= deadline
-
-    def _lose(self, key: str, there: Lease | None) -> None:
-        """A lease isn't ours any more: say so, with who has it now."""
-        granted = self.journal.granted.get(key)
-        if granted is None:
+    def _lose(self, granted: Granted, there: Lease | None) -> None:
+        """A lease isn't ours any more; unless we gave it back, say so, with who has it now."""
+        self.held.end(granted.key)
+        if was_given_back(there, granted, self.instance):
             return
-        self._end(key)
         holder = there.claimant if there else None
         now = "nobody has it" if holder is None else f"{holder.handle} has it"
         fence = there.fence if there else 0
         self._say(
-            f"lease lost: {keys.lease_name(key)} of worker '{granted.worker}' under fence "
+            f"lease lost: {keys.lease_name(granted.key)} of worker '{granted.worker}' under fence "
             f"{granted.fence}; {now} under fence {fence}"
         )
 
     async def _give_back_idle(self) -> None:
         """Give back leases whose worker hasn't called and whose branch hasn't moved for long."""
-        now = self.clock.now()
-        for key, granted in list(self.journal.granted.items()):
-            life = self._lives.setdefault(key, _Life(now))
+        for key, granted in list(self.held.all.items()):
             tip = await self._tip(key, granted.fence)
-            if tip != life.branch_tip:
-                life.branch_tip, life.last_call = tip, now
-            if now - life.last_call >= self.settings.idle_release_seconds:
+            if self.held.idle_seconds(key, tip) >= self.settings.idle_release_seconds:
                 await self._release(granted.worker, key, granted.fence, "released_idle")
                 self._say(f"{keys.lease_name(key)} was given back: '{granted.worker}' is silent")
 
@@ -591,34 +533,10 @@ class SessionParticipant:
 
         what = f"{self.handle} leaves"
         freed = await self.transport.commit(Change(rule, what, Urgency.AHEAD))
-        for key in list(self.journal.granted):
-            self.journal.ended(key)
+        self.held.end_all()
         return freed
 
     def overview(self) -> dict[str, Any]:
         """The session as this clone sees it now."""
         snapshot, now = self.transport.snapshot, self.clock.now()
         return overview.overview(snapshot, self.plan.board, self.sightings, now)
-
-    def holdings(self) -> Mapping[str, Granted]:
-        """What this clone's workers hold, by key."""
-        return self.journal.granted
-
-
-def _was_given_back(found: Lease | None, granted: Granted, instance: str) -> bool:
-    """Whether this clone itself has ended the lease, so that nothing was lost."""
-    return (
-        found is not None
-        and found.claimant is None
-        and found.fence == granted.fence
-        and found.last is not None
-        and found.last.instance == instance
-    )
-
-
-def _is_ours(found: Lease | None, granted: Granted) -> bool:
-    return (
-        found is not None
-        and found.claimant is not None
-        and (found.fence, found.nonce) == (granted.fence, granted.nonce)
-    )

@@ -112,10 +112,9 @@ class Service:
             }
         participant, plan = known
         seen: dict[str, Any] = participant.overview()
-        paused = [key for key, g in participant.holdings().items() if participant.is_paused(g)]
         seen["warnings"] = [
             *self._host.about()["warnings"],
-            *(f"{keys.lease_name(key)} couldn't be renewed: its work pauses" for key in paused),
+            *map(_paused, participant.held.paused()),
             *participant.events[-5:],
             *plan.plan.warnings,
             *seen["warnings"],
@@ -291,6 +290,10 @@ def listed_ids(board: Board) -> list[str]:
     order = [task_id for task_id in board.order() if task_id in board.tasks]
     rest = sorted(set(board.tasks) - set(order), key=natural_key)
     return order + rest
+
+
+def _paused(key: str) -> str:
+    return f"{keys.lease_name(key)} couldn't be renewed: its work pauses"
 
 
 def _may_pass(error: ForgeError) -> bool:

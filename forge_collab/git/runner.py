@@ -30,6 +30,8 @@ _DROPPED = {
     "GIT_GRAFT_FILE",
     "GIT_REPLACE_REF_BASE",
 }
+HANDED_OVER = ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "GIT_ASKPASS", "SSH_ASKPASS", "PATH", "DISPLAY")
+"""What a command's terminal can authenticate with, and hands to the daemon."""
 _GRACE_SECONDS = 1.0
 MIN_VERSION = (2, 38)
 

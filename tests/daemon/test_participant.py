@@ -186,7 +186,7 @@ def test_a_lease_is_given_back_when_its_worker_was_silent_for_an_hour(session: S
             assert session.holder("T002") == "ada"
             assert session.events()[-1] == "released_idle"
             assert "silent" in ada.events[-1]
-            assert keys.claim("T001") not in ada.holdings()
+            assert keys.claim("T001") not in ada.held.all
             await anyio.sleep(HOUR)
             assert session.holder("T002") is None
 
@@ -223,17 +223,17 @@ def test_offline_past_the_margin_the_work_pauses_and_goes_on_when_nobody_took_it
             trouble(ada, *[Fault.LOSE_REQUEST] * 1000)
             key = keys.claim("T001")
             await anyio.sleep(TTL - BEAT - 1)
-            assert not ada.is_paused(ada.holdings()[key])
+            assert not ada.held.is_paused(ada.held.all[key])
             await anyio.sleep(2)
-            assert ada.is_paused(ada.holdings()[key])
+            assert ada.held.is_paused(ada.held.all[key])
             await anyio.sleep(10 * MINUTE)
-            assert ada.is_paused(ada.holdings()[key])
+            assert ada.held.is_paused(ada.held.all[key])
             trouble(ada)
             await anyio.sleep(BEAT)
-            assert not ada.is_paused(ada.holdings()[key])
+            assert not ada.held.is_paused(ada.held.all[key])
             lease = session.lease()
             assert lease is not None
-            assert lease.fence == ada.holdings()[key].fence == 1
+            assert lease.fence == ada.held.all[key].fence == 1
 
     virtually(body)
 
@@ -253,7 +253,7 @@ def test_a_lease_that_was_taken_while_offline_is_lost_and_its_worker_told(
             assert taken["lease"]["fence"] == 2
             trouble(ada)
             await anyio.sleep(1)
-            assert ada.holdings() == {}
+            assert ada.held.all == {}
             assert "lease lost" in ada.events[-1]
             assert "ben" in ada.events[-1]
             with pytest.raises(LeaseLostError) as lost:
@@ -273,7 +273,7 @@ def test_a_claim_whose_end_is_not_known_is_undone_and_free_for_others(
             trouble(ada, fault)
             with pytest.raises(UnavailableError):
                 await ada.claim("main", "T001")
-            assert ada.holdings() == {}
+            assert ada.held.all == {}
             await anyio.sleep(1)
             transport = ada.transport
             assert isinstance(transport, FaultyTransport)
@@ -293,7 +293,7 @@ def test_a_claim_that_is_repeated_is_settled_too(session: Session) -> None:
             for _ in range(3):
                 await ada.claim("main", "T001")
             assert ada.journal.unsettled == {}
-            assert list(ada.holdings()) == [keys.claim("T001")]
+            assert list(ada.held.all) == [keys.claim("T001")]
 
     virtually(body)
 
@@ -355,9 +355,9 @@ def test_a_second_run_of_one_instance_stops_all_work_of_the_first(
             async with session.joined(run="run-2", journal="copy") as second:
                 with anyio.fail_after(BEAT + 1):
                     await first.duplicate.wait()
-                assert first.holdings() == {}
+                assert first.held.all == {}
                 assert any("duplicate_identity" in event for event in first.events)
-                assert set(second.holdings()) == {keys.claim("T001"), keys.claim("T002")}
+                assert set(second.held.all) == {keys.claim("T001"), keys.claim("T002")}
                 assert not second.duplicate.is_set()
                 await anyio.sleep(10 * MINUTE)
                 assert (await second.renew("main", "T001", 1))["lease"]["fence"] == 1
@@ -377,6 +377,6 @@ def test_many_calls_at_once_of_one_run_are_never_taken_for_a_duplicate(session: 
                         tasks.start_soon(ada.renew, "main", task, None)
                 await anyio.sleep(BEAT / 3)
             assert not ada.duplicate.is_set()
-            assert len(ada.holdings()) == 2
+            assert len(ada.held.all) == 2
 
     virtually(body)
