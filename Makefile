@@ -46,7 +46,7 @@ floors: $(STAMP) ## import-linter: each room imports only from below
 	$(BIN)/lint-imports
 
 test: $(STAMP) ## pytest; JOBS at a time, PYTEST_ARGS are handed on
-	@$(BIN)/python -m pytest -n $(JOBS) $(NO_SKIPS) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(NO_SKIPS) $(PYTEST_ARGS)
 
 demo: $(STAMP) ## Two clones, a race for every task, a killed daemon, a take-over
 	@$(BIN)/forge demo

@@ -78,11 +78,11 @@ def _session(text: str) -> str:
 
 
 def _target(text: str) -> str:
-    names.ref(f"refs/heads/{text}")
     parts = text.split("/")
     odd = any(not part or part.startswith(".") or part.endswith(".lock") for part in parts)
     if odd or text == "HEAD" or text.startswith(("-", "refs/")):
         raise UsageError(f"'{text}' can't be the name of a branch, such as main")
+    names.ref(f"refs/heads/{text}")
     if parts[0].lower() == "forge":
         raise UsageError("forge/* belongs to forge; the target is a branch of the project")
     return text

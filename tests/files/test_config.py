@@ -65,6 +65,7 @@ def test_nothing_given_gives_the_defaults_of_the_table(place: Place) -> None:
         "target": None,
         "poll_seconds": 2.5,
         "idle_poll_seconds": 15,
+        "network_timeout_seconds": 15,
         "claim_ttl_seconds": 120,
         "heartbeat_seconds": 30,
         "consolidation_ttl_seconds": 30,
@@ -242,7 +243,7 @@ def test_a_bad_value_elsewhere_names_its_place(
         ("target", "a//b", "can't be the name of a branch"),
         ("target", "a/.b", "can't be the name of a branch"),
         ("target", "a..b", "is no full ref name"),
-        ("target", "x.lock", "is no full ref name"),
+        ("target", "x.lock", "can't be the name of a branch"),
         ("handle", "-ada", "can't be a handle"),
     ],
 )

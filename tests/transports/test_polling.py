@@ -24,7 +24,7 @@ from forge_collab.core.errors import (
     RefusedError,
     UnavailableError,
 )
-from forge_collab.core.records import Participant, TaskRecord, encode
+from forge_collab.core.records import Lease, Participant, TaskRecord, encode
 from forge_collab.core.tasks import TaskStatus
 from forge_collab.git.store import Push, Pushed
 from forge_collab.testing.contract import COUNTER, count_up, outcomes, value, version
@@ -115,6 +115,25 @@ async def test_a_branch_set_back_is_followed_and_not_overrun(world: World) -> No
         await client.commit(COUNT)
         world.git("update-ref", STATE_REF, tip, cwd=world.origin)
         assert await client.commit(COUNT) == 2
+
+
+async def test_a_branch_set_back_before_a_lease_stops_all_decisions(world: World) -> None:
+    """A fence that fell would be granted twice."""
+    key = "leases/claim:T1"
+
+    def lease(fence: int) -> Lease:
+        return Lease(fence=fence, nonce=f"n{fence}")
+
+    async with clients_of(world, 1) as [client]:
+        await client.commit(Change(lambda view: view.save(key, lease(1)), "one"))
+        tip = world.tip()
+        assert tip
+        await client.commit(Change(lambda view: view.save(key, lease(2)), "two"))
+        world.git("update-ref", STATE_REF, tip, cwd=world.origin)
+        with pytest.raises(CorruptError) as caught:
+            await client.commit(Change(lambda view: view.save(key, lease(3)), "three"))
+        assert caught.value.data["path"] == "leases/claim%3AT1.json"
+        assert (world.tip(), client.trouble) == (tip, caught.value.message)
 
 
 async def test_two_who_make_the_branch_at_once_end_up_on_one(world: World) -> None:
@@ -302,7 +321,7 @@ async def test_a_refusal_has_the_servers_words(world: World) -> None:
             await client.commit(COUNT)
         assert "not on a Friday" in caught.value.message
         assert "not on a Friday" in caught.value.data["server"]
-        assert caught.value.data["unsettled"] is False
+        assert not caught.value.data.get("unsettled")
         assert world.show(COUNTER) == "1"
         assert client.trouble is None
         world.hook("pre-receive", "")

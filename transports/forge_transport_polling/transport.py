@@ -22,7 +22,7 @@ import anyio
 import anyio.to_thread
 
 from forge_collab import faults
-from forge_collab.core import pacing
+from forge_collab.core import keys, pacing, rollback
 from forge_collab.core.change import Absent, Change, Snapshot, View, overlay
 from forge_collab.core.errors import (
     BlockedError,
@@ -241,10 +241,11 @@ class PollingTransport(Transport):
         if tip == known:
             return
         writers, is_reached = await self._writers(tip, known)
-        if known and not is_reached and await self.store.contains(tip, known) is False:
-            raise _rewritten(self._ref)
         head = await self.store.head(tip)
         files = await anyio.to_thread.run_sync(load, self.store, tip, head.tree, self._files)
+        is_rewritten = known and not is_reached and not await self.store.contains(tip, known)
+        if is_rewritten and (gone := rollback.lost(self._files, files)):
+            raise _set_back(self._ref, gone)
         self._fairness.saw_commits(writers)
         for pending in [pending for pending in self._queue.waiting if pending.sent]:
             await self._recognise(pending, tip)
@@ -488,12 +489,12 @@ def _refused(store: Store, pushed: Pushed) -> RefusedError:
     )
 
 
-def _rewritten(ref: str) -> CorruptError:
+def _set_back(ref: str, gone: list[str]) -> CorruptError:
     return CorruptError(
-        f"the state branch {ref} was rolled back or rewritten on the remote: what was decided "
-        "on it since may be gone, so nothing more is decided",
+        f"the state branch {ref} was set back on the remote: {len(gone)} records are gone or "
+        f"older ({gone[0]} among them), so nothing more is decided",
         hint="push the right tip back; or forge daemon stop, then start, to take it as it is",
-        data={"path": ref, "line": None},
+        data={"path": keys.path_of(gone[0]), "line": None},
     )
 
 
