@@ -35,16 +35,23 @@ POINTS: Final = (
     "push.after_record",
     "fetch.before",
     "fetch.after",
-    # a claim and a renewal (section 6)
+    # a claim or take-over, and what its holder does (section 6)
     "claim.before_journal",
     "claim.after_journal",
     "claim.before_grant",
     "claim.after_grant",
     "claim.before_answer",
+    "release.before",
+    "release.after_send",
+    "note.before",
+    "note.after",
     "settle.before",
     "settle.after",
     "beat.before",
     "beat.after",
+    # forge collaborate recover --apply (section 7)
+    "recover.before",
+    "recover.after_depart",
 )
 
 

@@ -50,6 +50,8 @@ class Capability(StrEnum):
 class Context:
     """What a transport is made with: whose it is, where, and what time and chance are.
 
+    With `is_look` it is for one short use beside the clone's daemon, and remembers nothing.
+
     `instance` is this participant's id; `handle` the person's name, by which a message can be
     addressed too; `common_dir` the clone's git common directory, where it has one.
     """
@@ -63,6 +65,7 @@ class Context:
     poll_seconds: float = 2.5
     idle_poll_seconds: float = 15.0
     network_seconds: float = 15.0
+    is_look: bool = False
     environ: Mapping[str, str] = field(default_factory=dict)
     clock: Clock = field(default_factory=SystemClock)
     random: random.Random = field(default_factory=random.Random)

@@ -389,17 +389,24 @@ def put_status(world: World, clone: Clone, task_id: str, status: str) -> None:
 
 
 def refusal(
-    clone: Clone, *args: str, code: int, says: tuple[str, ...] = (), **environ: str
+    clone: Clone,
+    *args: str,
+    code: int,
+    says: tuple[str, ...] = (),
+    is_partial: bool = False,
+    **environ: str,
 ) -> dict[str, Any]:
     """What a command that must fail says: a sentence and a `try:`, or one JSON document.
 
+    One that shows what it can (`is_partial`) prints that, and further sentences before the last.
     Returns the `error` of the document.
     """
     told = clone.forge(*args, **environ)
     assert told.code == code, told
-    assert told.out == "", told
-    lines = [line for line in told.err.splitlines() if line]
-    assert [line[:7] for line in lines] == ["forge: ", "  try: "], told.err
+    assert (told.out != "") == is_partial, told
+    lines = [line[:7] for line in told.err.splitlines() if line]
+    assert lines[-2:] == ["forge: ", "  try: "], told.err
+    assert set(lines[:-2]) <= ({"forge: "} if is_partial else set()), told.err
     assert "Traceback" not in told.err
     as_json = clone.forge(*args, "--json", **environ)
     assert as_json.code == code, as_json

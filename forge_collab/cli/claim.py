@@ -43,6 +43,8 @@ def claim(
         "wait": wait,
     }
     with client.session(clone) as daemon:
+        if wait:
+            output.notice(f"waiting until {task or 'a task'} can be had; Ctrl-C ends that")
         data = daemon.call("claim", asked, seconds=None if wait else client.CALL_SECONDS)
         about = daemon.call("about")
     if data.get("already"):

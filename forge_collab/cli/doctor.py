@@ -16,7 +16,7 @@ from forge_collab.cli.here import Here, here
 from forge_collab.core import keys
 from forge_collab.core.change import readable
 from forge_collab.core.errors import CorruptError, FailedError, ForgeError
-from forge_collab.core.lifecycle import Class
+from forge_collab.core.lifecycle import EXPLANATION, Class
 from forge_collab.core.records import Lease, Meta, Participant, TaskRecord
 from forge_collab.files.ignore import PROBES
 from forge_collab.git.repository import check_version
@@ -79,7 +79,7 @@ def _remote(clone: Here) -> Check:
     remote = clone.repository.remote(config.remote)
 
     async def ask() -> tuple[list[str], Push, str]:
-        store = Store(clone.repository, remote)
+        store = Store(clone.repository, remote, is_look=True)
         await store.ensure()
         try:
             branches = await store.branches()
@@ -124,6 +124,13 @@ def _state(clone: Here) -> Check:
             f"{len(bad)} records can't be read: {places}",
             "mend these files on the state branch; all others work meanwhile",
         )
+    identity = clone.identity()
+    if not exists and identity is not None and identity.repo is not None:
+        return _result(
+            "fail",
+            "the remote has lost the session this clone is in",
+            "push the state branch back from a clone that has it; or leave, then start",
+        )
     if not exists:
         return _result("pass", "there is no session on this remote yet")
     return _result("pass", "every record on it can be read")
@@ -153,7 +160,9 @@ def _daemon(clone: Here) -> Check:
                 "doesn't run, so leases of this clone aren't renewed",
                 "forge daemon start",
             )
-        return _result("pass", f"doesn't run, and needn't: class {found.value}")
+        if found is not Class.INACTIVE:
+            return _result("fail", EXPLANATION[found], "forge collaborate recover --apply")
+        return _result("pass", "doesn't run, and needn't: this clone is in no session")
     with running[0] as daemon:
         about = daemon.call("about")
     if about["version"] != __version__:

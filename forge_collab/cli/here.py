@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import getpass
 import os
+import secrets
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forge_collab.core import names
 from forge_collab.core.errors import BlockedError, CorruptError, EnvironmentError_, UsageError
 from forge_collab.core.lifecycle import EXPLANATION, Class, classify
-from forge_collab.files.markers import Identity, Markers
+from forge_collab.files.markers import Identity, Markers, Place
 from forge_collab.git.repository import Repository, discover
 
 if TYPE_CHECKING:
@@ -112,6 +114,19 @@ class Here:
             if (name := names.suggested_handle(candidate)) is not None:
                 return name
         raise UsageError("no handle could be derived", hint="forge collaborate start --handle NAME")
+
+    def new_identity(self, handle: str, session: str, *, transport: str = "auto") -> Identity:
+        """An identity for this clone, under a new instance."""
+        root = self.repository.root
+        return Identity(
+            handle=handle,
+            instance=secrets.token_hex(8),
+            session=session,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            place=Place.of(self.repository.common_dir),
+            transport=transport,
+            roots=() if root is None else (str(root),),
+        )
 
 
 def here(folder: str | None) -> Here:

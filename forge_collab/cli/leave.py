@@ -32,7 +32,7 @@ def leave(context: click.Context, as_json: bool) -> None:
     data = client.last_call("leave", *found)
     text = [f"gave back {key}" for key in data["released"]]
     text += [
-        f"offline: {lapse['key']} (fence {lapse['fence']}) lapses within "
+        f"couldn't be given back: {lapse['key']} (fence {lapse['fence']}), lapses within "
         f"{output.seconds(lapse['in_seconds'])}"
         for lapse in data["lapsing"]
     ]

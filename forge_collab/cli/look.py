@@ -23,7 +23,7 @@ from forge_collab.git.store import Store
 from forge_collab.transport import Transport, load
 
 T = TypeVar("T")
-LOOK_SECONDS = 1.2
+LOOK_SECONDS = 1.0
 
 
 def connected(
@@ -46,6 +46,7 @@ def connected(
         instance=instance,
         environ=clone.repository.environ,
         clock=SystemClock(),
+        is_look=True,
     )
 
     async def run() -> T:
@@ -112,7 +113,7 @@ async def _plan(clone: Here, transport: Transport, meta: Meta | None) -> Plan:
     if meta is None:
         return read_plan(read_checkout(clone.root))
     config, _ = clone.config()
-    store = Store(clone.repository, clone.repository.remote(config.remote))
+    store = Store(clone.repository, clone.repository.remote(config.remote), is_look=True)
     await store.ensure()
     try:
         plan = SessionPlan(store, transport, clock=SystemClock(), target=meta.target)

@@ -28,6 +28,10 @@ class Commands(click.Group):
         super().__init__(*args, **more)
         self._files = files
 
+    def has(self, name: str) -> bool:
+        """Whether there is a command of that name; imports nothing."""
+        return name in self._files or name in self.commands
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The commands in the order in which they are listed here."""
         return [*self._files, *super().list_commands(ctx)]
@@ -44,7 +48,7 @@ class Commands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands with their help, in order."""
         rows = [
-            (n, c.get_short_help_str(80))
+            (n, c.get_short_help_str(160))
             for n in self.list_commands(ctx)
             if (c := self.get_command(ctx, n))
         ]
@@ -129,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        with forge.make_context("forge", words) as context:
+        with forge.make_context("forge", words or ["--help"]) as context:
             forge.invoke(context)
         sys.stdout.flush()
         code = 0
@@ -165,11 +169,9 @@ def _command(words: Sequence[str]) -> str:
     for word in rest:
         if word == "-C":
             next(rest, None)
-        elif not word.startswith("-") and isinstance(group, click.Group):
-            group = group.get_command(click.Context(group), word)
-            if group is None:
-                break
+        elif not word.startswith("-") and isinstance(group, Commands) and group.has(word):
             found.append(word)
+            group = group.commands.get(word)
     return " ".join(found) if found != ["collaborate"] else "collaborate status"
 
 

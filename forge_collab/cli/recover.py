@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import secrets
-from datetime import UTC, datetime
+from dataclasses import replace
 
 import click
 
+from forge_collab import faults
 from forge_collab.cli import client, options, output
 from forge_collab.cli.here import Here, here
 from forge_collab.clock import SystemClock
 from forge_collab.core import keys, lease, session
 from forge_collab.core.change import Change, Urgency, View, readable
-from forge_collab.core.errors import BlockedError, ForgeError, UnavailableError
+from forge_collab.core.errors import BlockedError, ForgeError
 from forge_collab.core.lifecycle import EXPLANATION, Class
 from forge_collab.core.records import Claimant, Lease, Meta
-from forge_collab.files.markers import Identity, Place
+from forge_collab.files.markers import Identity
 from forge_collab.transport import Transport
 
 _SECONDS = 30.0
@@ -38,6 +39,8 @@ def recover(context: click.Context, is_applied: bool, as_json: bool) -> None:
         _apply(clone, found)
     data = {"class": found.value, "actions": actions, "applied": is_applied and bool(actions)}
     text = [f"class {found.value}: {EXPLANATION[found]}"]
+    if found is Class.SESSION_MISMATCH:
+        text.append("forge collaborate leave, then forge collaborate start, moves it over")
     text += [f"  {'did' if is_applied else 'would do'}: {_sentence(a)}" for a in actions]
     if actions and not is_applied:
         text.append("forge collaborate recover --apply does it")
@@ -73,8 +76,6 @@ def _actions(clone: Here, found: Class) -> list[dict[str, str]]:
         ]
     if found is Class.STALE_ENABLED:
         return [{"what": "rebuild", "path": participant}]
-    if found is Class.SESSION_MISMATCH:
-        return [{"what": "leave and start again", "path": participant}]
     return []
 
 
@@ -119,8 +120,10 @@ def _reset(clone: Here) -> None:
     """Give back what a half-done start or leave still holds, then forget it."""
     _end_daemon(clone)
     identity = clone.identity()
+    faults.at("recover.before")
     if identity is not None:
         _depart(clone, identity)
+    faults.at("recover.after_depart")
     clone.markers.disable(identity)
     clone.markers.forget(identity, keep_bak=True)
 
@@ -155,7 +158,7 @@ def _depart(clone: Here, identity: Identity) -> None:
 
     try:
         look.connected(clone, give_back, seconds=_SECONDS, instance=identity.instance)
-    except UnavailableError as error:
+    except ForgeError as error:
         output.notice(f"{error.message}; leases of this clone lapse by themselves")
 
 
@@ -166,14 +169,6 @@ def _rebuild(clone: Here) -> None:
     """
     config, _ = clone.config()
     remote = clone.repository.remote(config.remote)
-    root = () if clone.repository.root is None else (str(clone.repository.root),)
-    identity = Identity(
-        handle=clone.handle(config.handle),
-        instance=secrets.token_hex(8),
-        session=config.session or remote.derived_id,
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-        place=Place.of(clone.repository.common_dir),
-        roots=root,
-        extra={"recovered": True},
-    )
-    clone.markers.write(identity)
+    session_id = config.session or remote.derived_id
+    identity = clone.new_identity(clone.handle(config.handle), session_id)
+    clone.markers.write(replace(identity, extra={"recovered": True}))

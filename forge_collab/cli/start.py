@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -12,9 +10,10 @@ import click
 from forge_collab import faults
 from forge_collab.cli import client, options, output
 from forge_collab.cli.here import Here, here
+from forge_collab.cli.task import checkout_names
 from forge_collab.core.errors import BlockedError, ForgeError, UsageError
 from forge_collab.core.lifecycle import EXPLANATION, Class
-from forge_collab.files.markers import Identity, Place
+from forge_collab.files.markers import Identity
 
 _handle = click.option("--handle", metavar="NAME", help="Your name in the session.")
 _polling = click.option(
@@ -53,6 +52,7 @@ def _enter(
 ) -> None:
     clone = here(options.folder(context))
     data = enter(clone, create=name == "start", polling=polling, handle=handle)
+    _warn_of_unpushed(clone, data["target"])
     text = [
         f"in session {data['session']} as {data['me']['handle']} "
         f"(instance {data['me']['instance']}), over {data['transport']}, "
@@ -62,6 +62,16 @@ def _enter(
         "next: forge collaborate claim --next",
     ]
     output.done(f"collaborate {name}", data, text, as_json=as_json)
+
+
+def _warn_of_unpushed(clone: Here, target: str) -> None:
+    """The plan is what is on the target branch: say which task files aren't there yet."""
+    with client.session(clone) as daemon:
+        known = {task["id"] for task in daemon.call("tasks")["tasks"]}
+    own = {name.rpartition(".")[0] for name in checkout_names(clone)} - known
+    if own:
+        names = ", ".join(sorted(own)[:5]) + (" …" if len(own) > 5 else "")
+        output.notice(f"{names}: in this checkout, not on {target} yet; commit and push")
 
 
 def enter(
@@ -123,12 +133,4 @@ def _identity(
         roots = tuple(dict.fromkeys([*known.roots, *root]))
         transport = "polling" if polling else known.transport
         return replace(known, roots=roots, transport=transport)
-    return Identity(
-        handle=handle,
-        instance=secrets.token_hex(8),
-        session=session,
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-        place=Place.of(clone.repository.common_dir),
-        transport="polling" if polling else "auto",
-        roots=root,
-    )
+    return clone.new_identity(handle, session, transport="polling" if polling else "auto")

@@ -13,7 +13,7 @@ from forge_collab.cli.here import Here, here
 from forge_collab.core.errors import UnavailableError
 from forge_collab.core.lifecycle import EXPLANATION, Class
 
-_ANSWER_SECONDS = 1.5
+_ANSWER_SECONDS = 1.4
 
 
 @click.command()
@@ -42,7 +42,7 @@ def _status(clone: Here) -> dict[str, Any]:
     """From the daemon where one runs, else from a look of our own at the remote."""
     trouble = ""
     try:
-        found = client.running(clone, seconds=1.0)
+        found = client.running(clone, seconds=0.5)
         if found is not None:
             with found[0] as daemon:
                 data: dict[str, Any] = daemon.call("status", seconds=_ANSWER_SECONDS)

@@ -27,11 +27,14 @@ def list_(context: click.Context, as_json: bool) -> None:
     for warning in data["warnings"]:
         output.notice(warning)
     if data["problems"]:
+        if not as_json:
+            output.done("task list", data, _table(data["tasks"]), as_json=False)
+            for problem in data["problems"][1:]:
+                output.notice(problem["message"])
         first = data["problems"][0]
-        more = f" (and {len(data['problems']) - 1} more)" if len(data["problems"]) > 1 else ""
         where = "" if first["kind"] == "broken" else f" (.forge/tasks/{first['task']}.yaml)"
         raise UsageError(
-            first["message"] + where + more,
+            first["message"] + where,
             hint="mend the file; the other tasks can be claimed meanwhile",
             data={**first, "problems": data["problems"], "tasks": data["tasks"]},
         )
@@ -46,6 +49,14 @@ def _listed(clone: Here) -> Any:
     from forge_collab.cli import alone
 
     return alone.listed(clone.root)
+
+
+def checkout_names(clone: Here) -> list[str]:
+    """The task files of this checkout, pushed or not."""
+    root = clone.repository.root
+    folder = None if root is None else root / ".forge" / "tasks"
+    found = folder.iterdir() if folder is not None and folder.is_dir() else ()
+    return sorted(path.name for path in found if path.suffix in (".yaml", ".yml"))
 
 
 def _table(tasks: list[Mapping[str, Any]]) -> list[str]:
@@ -142,7 +153,12 @@ def add(
         fields["id"] = names.task_id(task_id)
     if clone.clone_class() is not Class.INACTIVE:
         with client.session(clone) as daemon:
-            data = daemon.call("task_add", {"task": fields})
+            asked = {
+                "task": fields,
+                "worker": clone.worker(None),
+                "taken": checkout_names(clone),
+            }
+            data = daemon.call("task_add", asked)
         where = "the session's plan"
     else:
         from forge_collab.cli import alone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 
 from forge_collab.core import keys
 from forge_collab.core.change import ABSENT, Snapshot, View
@@ -17,6 +18,8 @@ from forge_collab.core.records import (
 )
 
 GRANTS = ("claimed", "taken_over")
+_DIGITS = 9
+_LOOK_BACK_BYTES = 1024 * 1024
 
 
 def append(
@@ -59,15 +62,27 @@ def _segment(view: View, instance: str, number: int) -> bytes:
 
 
 def _numbers(view: View, instance: str) -> list[int]:
-    prefix = f"{keys.AUDIT}{instance}/"
-    found = (key[len(prefix) :] for key in view.keys(prefix))
-    return sorted(int(number) for number in found if number.isascii() and number.isdigit())
+    return _by_instance(view, f"{keys.AUDIT}{instance}/").get(instance, [])
+
+
+def _by_instance(view: View, prefix: str) -> dict[str, list[int]]:
+    """The numbers of every writer's segments, in order."""
+    found: dict[str, list[int]] = {}
+    for key in view.keys(prefix):
+        instance, _, number = key.removeprefix(keys.AUDIT).partition("/")
+        if number.isascii() and number.isdigit() and len(number) <= _DIGITS:
+            found.setdefault(instance, []).append(int(number))
+    return {instance: sorted(numbers) for instance, numbers in found.items()}
 
 
 def _last_entry(segment: bytes) -> AuditEntry | None:
     line = segment.rstrip(b"\n").rpartition(b"\n")[2]
     if not line or not segment.endswith(b"\n"):
         return None
+    return _readable(line)
+
+
+def _readable(line: bytes) -> AuditEntry | None:
     try:
         return decode(AuditEntry, line, "")
     except CorruptError:
@@ -75,19 +90,24 @@ def _last_entry(segment: bytes) -> AuditEntry | None:
 
 
 def _highest_seq(view: View) -> int:
-    instances = {key.split("/")[1] for key in view.keys(keys.AUDIT) if key.count("/") == 2}
-    return max((_last_seq(view, instance) for instance in instances), default=0)
+    writers = _by_instance(view, keys.AUDIT).items()
+    return max((_last_seq(view, instance, numbers) for instance, numbers in writers), default=0)
 
 
-def _last_seq(view: View, instance: str) -> int:
+def _last_seq(view: View, instance: str, numbers: list[int]) -> int:
     """The `seq` of the writer's last readable line, whatever is broken behind it."""
-    for number in reversed(_numbers(view, instance)):
-        segment = _segment(view, instance, number)
-        last = _last_entry(segment)
-        readable = (last,) if last else _entries(segment)
-        if readable:
-            return readable[-1].seq
+    for number in reversed(numbers):
+        entry = _last_readable(_segment(view, instance, number))
+        if entry is not None:
+            return entry.seq
     return 0
+
+
+@lru_cache(maxsize=1024)
+def _last_readable(segment: bytes) -> AuditEntry | None:
+    """The last line that can be read, not looking back further than a segment is long."""
+    lines = segment[-_LOOK_BACK_BYTES:].split(b"\n")[-AUDIT_SEGMENT_LINES:]
+    return next((entry for line in reversed(lines) if (entry := _readable(line))), None)
 
 
 def has(view: View, who: Claimant, nonce: str) -> bool:
@@ -106,10 +126,11 @@ def last_fence(view: View, who: Claimant, key: str) -> int | None:
     return None
 
 
+@lru_cache(maxsize=256)
 def _entries(segment: bytes) -> tuple[AuditEntry, ...]:
     """The readable entries of a segment; the audit is history, so a bad line hides only itself."""
     good: list[AuditEntry] = []
-    for line in segment.split(b"\n"):
+    for line in segment.split(b"\n")[-4 * AUDIT_SEGMENT_LINES :]:
         try:
             good.extend(decode_lines(AuditEntry, line, ""))
         except CorruptError:

@@ -19,7 +19,7 @@ change whose expectation did not hold, and callers handle it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 class ForgeError(Exception):
@@ -35,6 +35,10 @@ class ForgeError(Exception):
         self.message = message
         self.hint = hint
         self.data: dict[str, Any] = dict(data or {})
+
+    def again(self) -> Self:
+        """The same error for another asker, who gets data of its own."""
+        return type(self)(self.message, hint=self.hint, data=self.data)
 
     def to_json(self) -> dict[str, Any]:
         """The ``error`` member of the one JSON document a command prints."""
@@ -112,6 +116,13 @@ class ConflictError(Exception):
         super().__init__(f"{key}: not the expected version")
         self.key = key
         self.current = current
+
+
+def expected(error: BaseException) -> ForgeError | None:
+    """The one expected failure that `error` is, or is a group of, or None: a defect."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error if isinstance(error, ForgeError) else None
 
 
 def _classes(cls: type[ForgeError]) -> list[type[ForgeError]]:

@@ -84,5 +84,6 @@ def without_secret(url: str) -> str:
 
 
 def redact(text: str) -> str:
-    """`text` (a tool's words) without the user and password of any URL in it."""
+    """`text` (a tool's words) without the user, password and query of any URL in it."""
+    text = re.sub(r"([A-Za-z][A-Za-z0-9+.-]*://[^?\s'\"]*)\?[^\s'\"]*", r"\1", text)
     return re.sub(r"([A-Za-z][A-Za-z0-9+.-]*://)[^/?#\s]*@", r"\1", text)

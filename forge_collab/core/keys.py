@@ -41,7 +41,7 @@ def path_of(key: str) -> str:
 
     No part begins with a dot, so none is ``..`` or ``.git``.
 
-    :raises UsageError: when a part is empty.
+    :raises UsageError: when a part is empty or no text.
     """
     parts = key.split("/")
     if not all(parts):
@@ -55,7 +55,10 @@ def path_of(key: str) -> str:
 def _encoded(part: str) -> str:
     if _SAFE.fullmatch(part):
         return part
-    quoted = quote(part, safe="", errors="surrogatepass")
+    try:
+        quoted = quote(part, safe="")
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{part!a} can't be part of a key: it isn't text") from error
     quoted = quoted.replace("~", "%7E")
     return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted
 
@@ -70,7 +73,7 @@ def key_of(path: str) -> str | None:
             return None
         stem = path.removesuffix(suffix)
     try:
-        key = "/".join(unquote(part, errors="surrogatepass") for part in stem.split("/"))
+        key = "/".join(unquote(part, errors="strict") for part in stem.split("/"))
         return key if path_of(key) == path else None
     except (UsageError, UnicodeError):
         return None

@@ -237,19 +237,26 @@ def held(view: View, key: str, lease: Lease, me: Me) -> HeldError:
     assert lease.claimant is not None
     holder = described(view, key, lease, me)
     task = keys.claimed_task(key) or keys.lease_name(key)
-    who = lease.claimant.handle
-    if lease.claimant.instance == me.claimant.instance:
-        who = f"your other worker '{lease.claimant.worker}'"
-    elif lease.claimant.handle == me.claimant.handle:
-        who = f"your other clone ({lease.claimant.instance})"
+    who, hint = _named(lease.claimant, me, task)
     reason = "lost_race" if view.lost else "held"
     return HeldError(
         f"{task} is held by {who} under fence {lease.fence}; last sign of life "
         f"{holder['last_seen_seconds']:g} s ago, claimable in {holder['takeover_in_seconds']:g} s "
         "unless it is renewed",
-        hint=f"forge collaborate claim {task} --wait, or claim --next for another task",
+        hint=hint,
         data={"task": task, "acquired": False, "reason": reason, "holder": holder},
     )
+
+
+def _named(holder: Claimant, me: Me, task: str) -> tuple[str, str]:
+    """The holder as `me` knows it, and what `me` may type next."""
+    if holder.instance == me.claimant.instance:
+        worker = holder.worker
+        return f"your other worker '{worker}'", f"--as {worker} acts as that worker"
+    wait = f"forge collaborate claim {task} --wait, or claim --next for another task"
+    if holder.handle == me.claimant.handle:
+        return f"your other clone ({holder.instance})", f'{wait}; or takeover {task} --reason "…"'
+    return holder.handle, wait
 
 
 def check_holder(view: View, key: str, me: Me, *, fence: int | None = None) -> Lease:
@@ -265,7 +272,7 @@ def check_holder(view: View, key: str, me: Me, *, fence: int | None = None) -> L
         raise BlockedError(
             f"nobody holds {task}",
             hint=f"forge collaborate claim {task}",
-            data={"task": task, "holder": None},
+            data={"task": task, "holder": None, "status": "free", "waits_for": []},
         )
     if lease.claimant == me.claimant and fence in (None, lease.fence):
         return lease
@@ -276,7 +283,7 @@ def check_holder(view: View, key: str, me: Me, *, fence: int | None = None) -> L
         raise BlockedError(
             f"nobody holds {task} (its last fence is {lease.fence})",
             hint=f"forge collaborate claim {task}",
-            data={"task": task, "holder": None},
+            data={"task": task, "holder": None, "status": "free", "waits_for": []},
         )
     raise held(view, key, lease, me)
 
@@ -288,10 +295,10 @@ def _lost(view: View, key: str, lease: Lease, me: Me, mine: int) -> LeaseLostErr
     elif lease.claimant == me.claimant:
         now = f"you hold it under fence {lease.fence} now"
     else:
-        now = f"{lease.claimant.handle} holds it under fence {lease.fence}"
+        now = f"{_named(lease.claimant, me, task)[0]} holds it under fence {lease.fence}"
     return LeaseLostError(
         f"the lease of {task} under fence {mine} is lost: {now}; your branch and files are kept",
-        hint=f"forge collaborate claim {task}",
+        hint="forge collaborate status shows who holds what",
         data={"task": task, "fence": mine, "holder": described(view, key, lease, me)},
     )
 

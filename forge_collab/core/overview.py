@@ -66,7 +66,9 @@ def claims(
         if sightings is not None:
             version = lease.version_in(view, key, record)
             silent = sightings.leases.silent_seconds(key, version, now)
-        left = None if silent is None else max(0.0, lease.clamped(record.ttl_seconds) - silent)
+        left = None if silent is None else lease.clamped(record.ttl_seconds) - silent
+        if left is not None:
+            left = max(0.1, left) if left > 0 else 0.0  # Only a lapsed one is shown as 0.
         shown.append(
             shown_lease(
                 keys.lease_name(key), record, last_seen_seconds=silent, takeover_in_seconds=left
@@ -108,7 +110,7 @@ def overview(
             *_two_people(present.values()),
             *(problem.message for problem in board.problems),
             *(error.message for error in bad_participants),
-            *broken.values(),
+            *(why for whys in broken.values() for why in whys),
         ],
     }
 
@@ -154,9 +156,9 @@ def _two_people(present: Iterable[Participant]) -> list[str]:
     ]
 
 
-def _unreadable(snapshot: Snapshot) -> dict[str, str]:
+def _unreadable(snapshot: Snapshot) -> dict[str, list[str]]:
     """Tasks whose lease or status can't be read, each with why."""
-    found: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
     for kind, prefix, strip in (
         (Lease, keys.LEASES, f"{keys.LEASES}claim:"),
         (TaskRecord, keys.TASKS, keys.TASKS),
@@ -164,5 +166,5 @@ def _unreadable(snapshot: Snapshot) -> dict[str, str]:
         _, bad = readable(kind, snapshot, prefix)
         for error in bad:
             key = keys.key_of(str(error.data["path"])) or ""
-            found[key.removeprefix(strip)] = error.message
+            found.setdefault(key.removeprefix(strip), []).append(error.message)
     return found

@@ -8,9 +8,8 @@ written over either.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -18,6 +17,8 @@ from forge_collab.core.errors import BlockedError, CorruptError
 from forge_collab.core.tasks import TaskStatus
 
 VERSION = 1
+LARGEST = 2**53
+"""The largest number that every JSON reader keeps; a larger one is damage."""
 MESSAGES_KEPT = 200
 MESSAGES_BYTES = 256 * 1024
 AUDIT_SEGMENT_LINES = 256
@@ -38,7 +39,7 @@ class Document(BaseModel):
 class Record(Document):
     """A document under a key of its own; `rev` rises with every write of it."""
 
-    rev: int = 0
+    rev: int = Field(default=0, le=LARGEST)
 
 
 class Claimant(BaseModel):
@@ -66,7 +67,7 @@ class Lease(Record):
     keeps its fence, and names in `last` who had it.
     """
 
-    fence: int = Field(ge=1)
+    fence: int = Field(ge=1, le=LARGEST)
     nonce: str
     claimant: Claimant | None = None
     last: Claimant | None = None
@@ -83,9 +84,9 @@ class Participant(Record):
 
     handle: str
     run: str
-    beat: int = 0
+    beat: int = Field(default=0, le=LARGEST)
     nonce: str = ""
-    renewals: dict[str, int] = Field(default_factory=dict)
+    renewals: dict[str, Annotated[int, Field(le=LARGEST)]] = Field(default_factory=dict)
     email_hash: str | None = None
     version: str | None = None
 
@@ -109,7 +110,7 @@ class AuditEntry(Document):
     wall clock, for people only.
     """
 
-    seq: int
+    seq: int = Field(le=LARGEST)
     ts: str
     event: str
     who: Claimant
@@ -122,7 +123,7 @@ class AuditEntry(Document):
 class Message(Document):
     """One line of ``messages/<instance>``; the sender is the owner of the file it is in."""
 
-    seq: int
+    seq: int = Field(le=LARGEST)
     event: str
     to: str | None = None
     data: dict[str, Any] = Field(default_factory=dict)
@@ -232,8 +233,3 @@ def shown_lease(
 
 def _tenth(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 1)
-
-
-def shown(data: Mapping[str, Any]) -> str:
-    """JSON as one line of text."""
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))

@@ -17,6 +17,7 @@ from forge_collab.core.errors import (
     HeldError,
     UsageError,
 )
+from forge_collab.core.lifecycle import EXPLANATION, Class
 from forge_collab.core.records import (
     MESSAGES_BYTES,
     MESSAGES_KEPT,
@@ -57,6 +58,29 @@ def found(view: View, *, session: str, repo: str, target: str | None) -> Meta:
     meta = Meta(session=session, repo=repo, target=target)
     view.save(keys.META, meta)
     return meta
+
+
+def check_session(view: View, repo: str | None) -> None:
+    """Nothing, when the records are of the session with the id `repo` (None: of any, or none).
+
+    :raises CorruptError: when they are of none.
+    :raises BlockedError: when they are of another.
+    """
+    meta = view.document(Meta, keys.META)
+    if repo is None or (meta is not None and meta.repo == repo):
+        return
+    if meta is None:
+        raise CorruptError(
+            "the state branch has lost the session this clone is in",
+            hint="push it back from a clone that has it; or forge collaborate leave, then start",
+            data={"path": keys.path_of(keys.META), "line": None},
+        )
+    found = Class.SESSION_MISMATCH
+    raise BlockedError(
+        EXPLANATION[found],
+        hint="forge collaborate recover",
+        data={"class": found.value, "status": found.value, "waits_for": []},
+    )
 
 
 def check_run(view: View, instance: str, mine: Participant) -> Participant | None:
@@ -225,6 +249,13 @@ def claim_next(
             return claim(view, task_id, board, me, nonce=nonce, ttl=ttl)
         except (BlockedError, HeldError, CorruptError):
             continue
+    if not board.tasks:
+        raise _blocked(
+            "next",
+            "the plan has no tasks yet",
+            'forge task add "TITLE", or push the target branch with its .forge/tasks/',
+            status="empty",
+        )
     if all(_is_done(view, task) for task in board.tasks.values()):
         return None
     raise BlockedError(

@@ -30,6 +30,7 @@ def context(
     handle: str = "",
     environ: Mapping[str, str],
     clock: Clock,
+    is_look: bool = False,
 ) -> Context:
     """What the transport of a clone is made with."""
     return Context(
@@ -44,4 +45,5 @@ def context(
         network_seconds=float(config.network_timeout_seconds),
         environ=environ,
         clock=clock,
+        is_look=is_look,
     )

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from forge_collab.clock import Clock
 from forge_collab.core import lease
+from forge_collab.core.errors import EnvironmentError_
 from forge_collab.core.records import Lease
 from forge_collab.files.journal import Granted, Journal
+
+log = logging.getLogger("forge")
+
+
+@contextmanager
+def _remembered() -> Iterator[None]:
+    """A journal that can't be written costs what a crash would lose, not the leases at hand."""
+    try:
+        yield
+    except EnvironmentError_ as error:
+        log.error("%s; a crash now would lose what is held", error.message)
 
 
 @dataclass
@@ -77,7 +91,8 @@ class Holdings:
                 boot=self._clock.boot(),
                 since=self._clock.wall(),
             )
-        self._journal.settled(record.nonce, granted)
+        with _remembered():
+            self._journal.settled(record.nonce, granted)
         self.called(grant.key)
         self._changed()
         return granted
@@ -98,12 +113,19 @@ class Holdings:
             timing = replace(self._timing, ttl=granted[key].ttl_seconds)
             deadline = timing.deadline(judged_at)
             granted[key] = replace(granted[key], deadline=deadline, boot=self._clock.boot())
-        self._journal.renewed(granted)
+        with _remembered():
+            self._journal.renewed(granted)
 
     def end(self, key: str) -> None:
         """A lease isn't held here any more."""
-        self._journal.ended(key)
+        with _remembered():
+            self._journal.ended(key)
         self._lives.pop(key, None)
+
+    def settled(self, nonce: str) -> None:
+        """It is known what became of a claim: nothing, or what was held already."""
+        with _remembered():
+            self._journal.settled(nonce)
 
     def end_all(self) -> None:
         """None is."""

@@ -15,7 +15,7 @@ import anyio
 from forge_collab import __version__
 from forge_collab.clock import SystemClock
 from forge_collab.core import keys
-from forge_collab.core.errors import BlockedError, BugError, ForgeError
+from forge_collab.core.errors import BlockedError, BugError, expected
 from forge_collab.daemon.membership import Membership
 from forge_collab.daemon.process import Lock, Place, log_to
 from forge_collab.daemon.server import Server
@@ -60,10 +60,8 @@ class Daemon:
                 hint="forge daemon status",
                 data={"status": "running", "waits_for": []},
             )
-        socket = self.place.new_socket(self.environ)
-        server = Server(socket, Service(self).handle, self._greet, self.report)
+        server = Server(self._new_socket, Service(self).handle, self._greet, self.report)
         self.place.note_pid()
-        self.place.point_to(socket)
         log.info("forge %s begins, process %d", __version__, os.getpid())
         try:
             async with anyio.create_task_group() as tasks:
@@ -77,9 +75,14 @@ class Daemon:
                 tasks.cancel_scope.cancel()
         finally:
             if lock.is_mine():
-                self.place.tidy(socket)
+                self.place.tidy(server.path)
             lock.drop()
             log.info("forge ends")
+
+    def _new_socket(self) -> Path:
+        socket = self.place.new_socket(self.environ)
+        self.place.point_to(socket)
+        return socket
 
     async def _obey_signals(self) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
@@ -177,11 +180,4 @@ def run(common_dir: Path, environ: Mapping[str, str], *, is_foreground: bool = F
     try:
         anyio.run(daemon.run)
     except Exception as error:
-        raise _expected(error) or daemon.report(error) from None
-
-
-def _expected(error: BaseException) -> ForgeError | None:
-    """The one expected failure that `error` is, or is a group of, or None."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error if isinstance(error, ForgeError) else None
+        raise expected(error) or daemon.report(error) from None

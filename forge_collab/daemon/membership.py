@@ -15,12 +15,10 @@ import anyio.to_thread
 
 from forge_collab import faults
 from forge_collab.clock import Clock
-from forge_collab.core import choice, keys
+from forge_collab.core import choice, keys, session
 from forge_collab.core.change import ABSENT, View
-from forge_collab.core.errors import BlockedError, ForgeError, UnavailableError
+from forge_collab.core.errors import BlockedError, ForgeError, UnavailableError, expected
 from forge_collab.core.lease import Timing
-from forge_collab.core.lifecycle import EXPLANATION, Class, classify
-from forge_collab.core.records import Meta
 from forge_collab.daemon import connecting
 from forge_collab.daemon.participant import SessionParticipant, Settings
 from forge_collab.daemon.plan import SessionPlan
@@ -80,10 +78,13 @@ class Membership:
             try:
                 await self._join_once()
                 tries = 0
-            except ForgeError as error:
-                self.problem = error
+            except Exception as error:
+                problem = expected(error)
+                if problem is None:
+                    raise
+                self.problem = problem
                 self._settled.set()
-                log.warning("not in the session: %s", error.message)
+                log.warning("not in the session: %s", problem.message)
                 if self.is_wanted and not self.markers.is_enabled():
                     self._end()
                     return
@@ -105,18 +106,21 @@ class Membership:
             clock=self._clock,
         )
         self.transport_name = connecting.transport_name(identity, config, self._environ)
+        store = Store(
+            self._repository,
+            remote,
+            environ=lambda: self._environ,
+            network_seconds=context.network_seconds,
+        )
+        if identity.repo is None:
+            store.forget()  # What an earlier membership saw needn't hold for this one.
         async with load(self.transport_name)(context) as transport:
-            store = Store(
-                self._repository,
-                remote,
-                environ=lambda: self._environ,
-                network_seconds=context.network_seconds,
-            )
             await store.ensure()
             try:
                 await self._serve(identity, config, transport, store)
             finally:
-                self.current = None
+                if self.current is not None:
+                    self.current, self._settled = None, anyio.Event()
                 store.close()
 
     async def _serve(
@@ -129,7 +133,7 @@ class Membership:
             raise BlockedError(
                 "there is no session on this remote yet", hint="forge collaborate start"
             )
-        self._check_same_session(identity, transport)
+        session.check_session(View(transport.snapshot), identity.repo)
         meta = await participant.arrive(
             session_id=session_id, repo=secrets.token_hex(8), target=target
         )
@@ -152,22 +156,6 @@ class Membership:
             await participant.duplicate.wait()
             tasks.cancel_scope.cancel()
         self.markers.rename(identity, secrets.token_hex(8))
-
-    def _check_same_session(self, identity: Identity, transport: Transport) -> None:
-        meta = View(transport.snapshot).document(Meta, keys.META)
-        found = classify(
-            has_participant=True,
-            is_readable=True,
-            is_enabled=True,
-            own_repo=identity.repo,
-            remote_repo=meta.repo if meta else None,
-        )
-        if found is Class.SESSION_MISMATCH:
-            raise BlockedError(
-                EXPLANATION[found],
-                hint="forge collaborate recover",
-                data={"class": found.value, "status": found.value, "waits_for": []},
-            )
 
     def _identity(self) -> Identity:
         """Who this clone is; a new instance when the one on record belongs to another place."""
@@ -257,9 +245,7 @@ class Membership:
         if self.current is not None:
             return self.current
         if self.problem is not None:
-            raise type(self.problem)(
-                self.problem.message, hint=self.problem.hint, data=self.problem.data
-            )
+            raise self.problem.again()
         raise UnavailableError("the session isn't connected yet", hint="try again in a moment")
 
     async def start(self, *, create: bool) -> dict[str, Any]:
@@ -290,6 +276,12 @@ class Membership:
             await self.joined()
         except ForgeError as error:
             log.warning("leaving while out of reach: %s", error.message)
+        told: dict[str, Any] = {"left": True}
+        with anyio.CancelScope(shield=True):  # Half a leave would leave a daemon that has left.
+            told["released"], told["lapsing"] = await self._leave(identity)
+        return told
+
+    async def _leave(self, identity: Identity | None) -> tuple[list[str], list[dict[str, Any]]]:
         self.is_left = True
         faults.at("leave.after_close")
         self.markers.disable(identity)
@@ -299,7 +291,7 @@ class Membership:
         self.markers.forget(identity)
         faults.at("leave.after_participant")
         self._end()
-        return {"left": True, "released": freed, "lapsing": lapsing}
+        return freed, lapsing
 
     async def _depart(self, identity: Identity | None) -> tuple[list[str], list[dict[str, Any]]]:
         """What was given back, and what lapses by itself because nobody could be told."""

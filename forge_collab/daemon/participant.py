@@ -16,16 +16,18 @@ from anyio.abc import TaskGroup
 
 from forge_collab import __version__, faults
 from forge_collab.clock import Clock
-from forge_collab.core import keys, lease, overview, pacing, session
+from forge_collab.core import audit, keys, lease, overview, pacing, session
 from forge_collab.core.board import Board
-from forge_collab.core.change import Change, Urgency, View
+from forge_collab.core.change import Change, Urgency, View, readable
 from forge_collab.core.errors import BlockedError, ForgeError, HeldError, UnavailableError
 from forge_collab.core.lease import Me
 from forge_collab.core.overview import Sightings
 from forge_collab.core.records import Claimant, Lease, Meta, Participant, shown_lease
 from forge_collab.core.session import DuplicateIdentityError
+from forge_collab.core.tasks import Task
 from forge_collab.daemon.holdings import Holdings, is_there, was_given_back
 from forge_collab.files.journal import Granted, Journal, Unsettled
+from forge_collab.files.tasks import dump_task
 from forge_collab.transport import Transport
 
 T = TypeVar("T")
@@ -84,7 +86,7 @@ class SessionParticipant:
         self.instance = instance
         self.settings = settings or Settings()
         self.sightings = Sightings()
-        self.events: list[str] = []
+        self.lost: dict[str, str] = {}
         self.meta: Meta | None = None
         self.is_closing = False
         self.duplicate = anyio.Event()
@@ -97,6 +99,7 @@ class SessionParticipant:
         )
         self._beaten_at = clock.now()
         self._beat_turn = anyio.Lock()
+        self._turns: dict[tuple[str, str | None], anyio.Lock] = {}
         self._presence = Participant(
             handle=handle,
             run=run,
@@ -150,7 +153,10 @@ class SessionParticipant:
         self.look()
         while True:
             seen = await self.transport.wait_moved(seen)
-            self.look()
+            try:
+                self.look()
+            except ForgeError as error:
+                log.warning("what was lost couldn't be written down: %s", error.message)
 
     def me(self, worker: str, key: str | None = None) -> Me:
         """`worker` of this clone at this moment, with what it may compare."""
@@ -169,10 +175,12 @@ class SessionParticipant:
         urgency: Urgency = Urgency.NOW,
     ) -> T:
         """Carry out a rule as this run of this instance, and no other."""
-        if self.is_closing:
-            raise BlockedError("this clone is leaving the session", hint="forge collaborate start")
 
         def as_this_run(view: View) -> T:
+            if self.is_closing:
+                why = "this clone is leaving the session"
+                raise BlockedError(why, hint="forge collaborate start")
+            session.check_session(view, self.meta.repo if self.meta else None)
             session.check_run(view, self.instance, self._presence)
             return rule(view)
 
@@ -184,14 +192,14 @@ class SessionParticipant:
 
     def _stop_all(self, error: DuplicateIdentityError) -> None:
         """Another run writes as this instance: nothing here is held any more."""
-        self._say(f"duplicate_identity: {error.message}; all work of this clone stops")
+        self._say("", f"duplicate_identity: {error.message}; all work of this clone stops")
         self.held.end_all()
         self.duplicate.set()
 
-    def _say(self, text: str) -> None:
+    def _say(self, key: str, text: str) -> None:
+        """Tell of what happened to `key`, until somebody here has it again."""
         log.warning(text)
-        self.events.append(f"{self.clock.wall()} {text}")
-        del self.events[:-100]
+        self.lost[key] = f"{self.clock.wall()} {text}"
 
     # Claims
 
@@ -202,6 +210,11 @@ class SessionParticipant:
         :raises UnavailableError: when nobody knows; then it is undone as soon as it can be.
         """
         await self._know(task_id)
+        turn = self._turns.setdefault((worker, task_id), anyio.Lock())
+        async with turn:  # Asked twice at once is asked twice: the second has it already.
+            return await self._claim(worker, task_id)
+
+    async def _claim(self, worker: str, task_id: str | None) -> dict[str, Any]:
         key = None if task_id is None else keys.claim(task_id)
         board, ttl = self.plan.board, self.settings.timing.ttl
         nonce = self._new_nonce()
@@ -240,7 +253,7 @@ class SessionParticipant:
                 reason=reason,
                 definition=task.definition_hash,
             )
-            if grant.took_over is not None and not grant.already:
+            if grant.took_over is not None and key in view.writes:
                 told = {"task": task_id, "fence": grant.lease.fence, "reason": reason}
                 to = grant.took_over.instance
                 session.post(view, self.instance, "taken_over", told, to=to, ts=me.ts)
@@ -276,20 +289,23 @@ class SessionParticipant:
             if error.data.get("unsettled", is_unknown):
                 self._settle_later(claim)
             else:
-                self.journal.settled(claim.nonce)
+                self.held.settled(claim.nonce)
             raise
         except BaseException:
             self._settle_later(claim)
             raise
         if grant is None or grant.already:
-            self.journal.settled(claim.nonce)
+            self.held.settled(claim.nonce)
         return grant, judged_at
 
     def _granted(self, worker: str, grant: lease.Grant, judged_at: float) -> dict[str, Any]:
         """Remember a grant and give it as commands show it."""
         faults.at("claim.before_grant")
         record = grant.lease
+        if not self.held.all:
+            self._beaten_at = self.clock.now()
         granted = self.held.add(worker, grant, judged_at)
+        self.lost.pop(grant.key, None)
         faults.at("claim.after_grant")
         self._check_still_ours(granted, record)
         faults.at("claim.before_answer")
@@ -316,7 +332,12 @@ class SessionParticipant:
         raise HeldError(
             f"{keys.claimed_task(key)} was granted under fence {record.fence} and is gone again",
             hint="claim it again",
-            data={"task": keys.claimed_task(key), "acquired": False, "reason": "lost_race"},
+            data={
+                "task": keys.claimed_task(key),
+                "acquired": False,
+                "reason": "lost_race",
+                "holder": None,
+            },
         )
 
     def _shown(self, key: str, record: Lease) -> dict[str, Any]:
@@ -327,24 +348,49 @@ class SessionParticipant:
             takeover_in_seconds=record.ttl_seconds,
         )
 
+    async def add_task(self, worker: str, make: Callable[[set[str]], Task]) -> Task:
+        """Add the task that `make` gives, told which files are taken, to the session's plan.
+
+        :raises UsageError: when it can't be added.
+        """
+        nonce = self._new_nonce()
+        made: list[Task] = []
+
+        def rule(view: View) -> Task:
+            me = self.me(worker)
+            if made and audit.has(view, me.claimant, nonce):
+                return made[-1]
+            names = {key.removeprefix(keys.SHARED_TASKS) for key in view.keys(keys.SHARED_TASKS)}
+            task = make(names)
+            made.append(task)
+            view.put(f"{keys.SHARED_TASKS}{task.id}.yaml", dump_task(task))
+            said = task.title
+            audit.append(view, me.claimant, "task_added", ts=me.ts, nonce=nonce, text=said)
+            return task
+
+        return await self._commit(rule, "add a task")
+
     # What isn't known is undone
 
     def _settle_later(self, claim: Unsettled) -> None:
-        if self._tasks is not None and claim.nonce in self.journal.unsettled:
+        """The journal has it, so a run that is at its end leaves it to the next one."""
+        is_over = self.duplicate.is_set() or self._tasks is None
+        if self._tasks is not None and not is_over and claim.nonce in self.journal.unsettled:
             self._tasks.start_soon(self._settle, claim)
 
     async def _settle(self, claim: Unsettled) -> None:
         """Find out what became of a claim nobody waits for any more, and undo it."""
         pause, refusals = _SETTLE_PAUSE_SECONDS, 0
-        while refusals < _SETTLE_TRIES_REFUSED:
+
+        def rule(view: View) -> bool:
+            if claim.nonce not in self.journal.unsettled:
+                return False  # Its worker has asked again since, and has it.
+            return lease.settle(view, claim.key, self.me(claim.worker), nonce=claim.nonce)
+
+        while refusals < _SETTLE_TRIES_REFUSED and claim.nonce in self.journal.unsettled:
             faults.at("settle.before")
             try:
-                landed = await self._commit(
-                    lambda view: lease.settle(
-                        view, claim.key, self.me(claim.worker), nonce=claim.nonce
-                    ),
-                    "settle a claim",
-                )
+                landed = await self._commit(rule, "settle a claim")
             except UnavailableError:
                 pass
             except DuplicateIdentityError:
@@ -354,11 +400,14 @@ class SessionParticipant:
                 log.warning("a claim can't be settled: %s", error.message)
             else:
                 if landed:
-                    self._say(f"a claim of '{claim.worker}' that nobody waited for was given back")
+                    self._say(
+                        claim.key or "",
+                        f"a claim of '{claim.worker}' that nobody waited for was given back",
+                    )
                 break
             await anyio.sleep(pause)
             pause = min(pause * 2, _SETTLE_PAUSE_AT_MOST)
-        self.journal.settled(claim.nonce)
+        self.held.settled(claim.nonce)
         faults.at("settle.after")
 
     # What a holder does
@@ -390,7 +439,9 @@ class SessionParticipant:
             record = lease.note(view, key, me, nonce=nonce, text=text, fence=fence)
             return record, me.now
 
+        faults.at("note.before")
         record, judged_at = await self._commit(rule, f"note on {task_id}")
+        faults.at("note.after")
         self._called(worker, key, record, judged_at)
         return {"task": task_id, "noted": True, "lease": self._shown(key, record)}
 
@@ -410,8 +461,10 @@ class SessionParticipant:
             me = self.me(worker, key)
             return lease.release(view, key, me, nonce=nonce, fence=fence, event=event)
 
+        faults.at("release.before")
         what = f"release {keys.claimed_task(key)}"
         record = await self._commit(rule, what, Urgency.AHEAD)
+        faults.at("release.after_send")
         self.held.end(key)
         return record
 
@@ -441,15 +494,16 @@ class SessionParticipant:
         if not self.held.all:
             return pacing.PRESENCE_SECONDS
         timing = self.settings.timing
-        present = self.transport.snapshot.keys(keys.PARTICIPANTS)
-        return pacing.beat_seconds(timing.beat, timing.ttl, len(list(present)))
+        records, _ = readable(Lease, self.transport.snapshot, keys.LEASES)
+        holders = {lease.claimant.instance for lease in records.values() if lease.claimant}
+        return pacing.beat_seconds(timing.beat, timing.ttl, len(holders))
 
     async def _has_beaten(self) -> bool:
         """Try a beat; one whose end isn't known is tried again: the leases may still be ours."""
         try:
-            await self._give_back_idle()
             await self._beat()
             self._beaten_at = self.clock.now()
+            await self._give_back_idle()
         except DuplicateIdentityError:
             await anyio.sleep_forever()
         except ForgeError as error:
@@ -460,7 +514,7 @@ class SessionParticipant:
         return True
 
     async def _beat(
-        self, check: Callable[[View], Lease | None] = lambda view: None
+        self, check: Callable[[View], Lease | None] | None = None
     ) -> tuple[Lease | None, float]:
         """Renew all that is held, in one change, if `check` has nothing against it.
 
@@ -470,7 +524,9 @@ class SessionParticipant:
         async with self._beat_turn:
             return await self._beat_now(check)
 
-    async def _beat_now(self, check: Callable[[View], Lease | None]) -> tuple[Lease | None, float]:
+    async def _beat_now(
+        self, check: Callable[[View], Lease | None] | None
+    ) -> tuple[Lease | None, float]:
         faults.at("beat.before")
         held = self.held.to_renew()
         beat = self._presence.beat + 1
@@ -479,10 +535,10 @@ class SessionParticipant:
 
         def rule(view: View) -> tuple[Lease | None, session.Beat, float]:
             judged_at = self.clock.now()
-            checked = check(view)
+            checked = check(view) if check else None
             return checked, session.beat(view, self.instance, presence, held), judged_at
 
-        urgency = Urgency.AHEAD if held else Urgency.RIDE
+        urgency = Urgency.AHEAD if held or check else Urgency.RIDE
         checked, found, judged_at = await self._commit(rule, f"beat of {self.handle}", urgency)
         for key, there in found.lost.items():
             granted = self.held.all.get(key)
@@ -501,17 +557,24 @@ class SessionParticipant:
         now = "nobody has it" if holder is None else f"{holder.handle} has it"
         fence = there.fence if there else 0
         self._say(
+            granted.key,
             f"lease lost: {keys.lease_name(granted.key)} of worker '{granted.worker}' under fence "
-            f"{granted.fence}; {now} under fence {fence}"
+            f"{granted.fence}; {now} under fence {fence}",
         )
 
     async def _give_back_idle(self) -> None:
         """Give back leases whose worker hasn't called and whose branch hasn't moved for long."""
         for key, granted in list(self.held.all.items()):
             tip = await self._tip(key, granted.fence)
-            if self.held.idle_seconds(key, tip) >= self.settings.idle_release_seconds:
+            if self.held.idle_seconds(key, tip) < self.settings.idle_release_seconds:
+                continue
+            try:
                 await self._release(granted.worker, key, granted.fence, "released_idle")
-                self._say(f"{keys.lease_name(key)} was given back: '{granted.worker}' is silent")
+                self._say(
+                    key, f"{keys.lease_name(key)} was given back: '{granted.worker}' is silent"
+                )
+            except ForgeError as error:
+                log.warning("%s couldn't be given back: %s", key, error.message)
 
     async def _tip(self, key: str, fence: int) -> str | None:
         task = keys.claimed_task(key)

@@ -69,7 +69,7 @@ class SessionPlan:
                 return
             ref = f"refs/heads/{self._target_branch()}"
             tip = (await self._store.tips([ref])).get(ref)
-            if tip != self._tip:
+            if tip != self._tip or self._looked_at is None:
                 await self._take(ref, tip)
             self._looked_at = asked_at
 

@@ -86,16 +86,22 @@ class Place:
         False where the system doesn't tell (it takes Linux's /proc).
         """
         try:
-            own = self.lock_path.stat()
-            opened = [os.stat(path) for path in Path(f"/proc/{pid}/fd").iterdir() if path.exists()]
+            opened = list(Path(f"/proc/{pid}/fd").iterdir())
         except OSError:
             return False
-        return any(os.path.samestat(own, other) for other in opened)
+        return any(_is_same_file(path, self.lock_path) for path in opened)
 
     def tidy(self, socket: Path) -> None:
         """Remove what only a running daemon has."""
         for path in (self.pid_path, self.pointer, socket):
             remove(path)
+
+
+def _is_same_file(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except OSError:  # Closed since it was listed, or there is none.
+        return False
 
 
 class Lock:

@@ -29,16 +29,20 @@ _CHECK_SECONDS = 2.0
 
 
 class Server:
-    """Answers clients of one user on one socket until it is cancelled."""
+    """Answers clients of one user on one socket until it is cancelled.
+
+    `place` gives the socket's path, each time it has to be made.
+    """
 
     def __init__(
         self,
-        path: Path,
+        place: Callable[[], Path],
         handler: Handler,
         greeting: Callable[[Mapping[str, Any]], Mapping[str, Any]],
         report: Callable[[Exception], BugError],
     ) -> None:
-        self.path = path
+        self.path = place()
+        self._place = place
         self._handler = handler
         self._greeting = greeting
         self._report = report
@@ -47,6 +51,7 @@ class Server:
         """Listen; the socket is made again when it vanishes."""
         while True:
             with explained("listen on", self.path):
+                self.path = self._place()
                 self.path.unlink(missing_ok=True)
                 listener = await anyio.create_unix_listener(self.path, mode=0o600)
             inode = os.stat(self.path).st_ino
@@ -90,37 +95,38 @@ class Server:
 
     async def _answer(self, line: bytes, stream: SocketStream, turn: anyio.Lock) -> None:
         answer = await self._reply(line)
-        if answer is not None:
-            async with turn:
-                await stream.send(json.dumps(answer, ensure_ascii=False).encode() + b"\n")
+        async with turn:
+            await stream.send(answer + b"\n")
 
-    async def _reply(self, line: bytes) -> dict[str, Any] | None:
+    async def _reply(self, line: bytes) -> bytes:
         try:
             request = json.loads(line)
             method, number = request["method"], request.get("id")
             params = request.get("params") or {}
             if not isinstance(method, str) or not isinstance(params, dict):
                 raise TypeError("method is a string, params an object")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return _error(None, -32600, f"not a request: {error}")
         try:
             if method == "hello":
                 result: Any = dict(self._greeting(params))
             else:
                 result = await self._handler(method, params)
+            return _line({"id": number, "result": result})
         except ForgeError as error:
             return _error(number, error.exit_code, error.message, error.to_json())
         except Exception as error:  # One request's bug must not take everybody's leases along.
             bug = self._report(error)
             return _error(number, bug.exit_code, bug.message, bug.to_json())
-        return {"jsonrpc": "2.0", "id": number, "result": result}
 
 
-def _error(
-    number: object, code: int, message: str, data: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    error = {"code": code, "message": message, "data": data}
-    return {"jsonrpc": "2.0", "id": number, "error": error}
+def _error(number: object, code: int, message: str, data: Mapping[str, Any] | None = None) -> bytes:
+    return _line({"id": number, "error": {"code": code, "message": message, "data": data}})
+
+
+def _line(answer: Mapping[str, Any]) -> bytes:
+    """One line of plain ASCII: what isn't text (an undecodable path) arrives as it was."""
+    return json.dumps({"jsonrpc": "2.0", **answer}).encode("ascii")
 
 
 def _is_same_user(stream: SocketStream) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
@@ -9,8 +10,7 @@ import anyio
 
 from forge_collab.core import audit, keys, names, overview
 from forge_collab.core.board import Board, natural_key
-from forge_collab.core.change import ABSENT, Change, View
-from forge_collab.core.errors import ForgeError, UnavailableError, UsageError
+from forge_collab.core.errors import ForgeError, UsageError
 from forge_collab.core.tasks import Task
 from forge_collab.daemon.membership import Membership
 from forge_collab.daemon.participant import SessionParticipant
@@ -70,7 +70,11 @@ class Service:
             raise UsageError(
                 f"this daemon knows no '{method}'", hint="forge daemon stop; then try again"
             )
-        return await self._methods[method](params)
+        try:
+            return await self._methods[method](params)
+        except ForgeError as error:
+            error.data.pop("unsettled", None)  # Between transport and participant alone.
+            raise
 
     # The session
 
@@ -92,8 +96,8 @@ class Service:
             with anyio.fail_after(_STATUS_SECONDS):
                 participant, plan = await self._host.membership.joined()
                 await self._sync(participant, plan)
-        except (TimeoutError, UnavailableError):
-            pass
+        except (TimeoutError, ForgeError):
+            pass  # The daemon's own warnings say why.
         about = self._host.about()
         data = {key: about[key] for key in ("session", "class", "transport", "online", "me")}
         return {**data, **self._seen(), "daemon": about}
@@ -115,7 +119,7 @@ class Service:
         seen["warnings"] = [
             *self._host.about()["warnings"],
             *map(_paused, participant.held.paused()),
-            *participant.events[-5:],
+            *participant.lost.values(),
             *plan.plan.warnings,
             *seen["warnings"],
         ]
@@ -187,9 +191,9 @@ class Service:
     async def _tasks(self, params: Mapping[str, Any]) -> Any:
         participant, plan = await self._host.membership.joined()
         await self._sync(participant, plan)
-        board = plan.board
+        board, held = plan.board, _held(participant)
         return {
-            "tasks": [self._shown(participant, board, task_id) for task_id in listed_ids(board)],
+            "tasks": [shown_task(board, t, held.get(t)) for t in listed_ids(board)],
             "problems": [problem.to_json() for problem in board.problems],
             "warnings": list(plan.plan.warnings),
         }
@@ -205,16 +209,8 @@ class Service:
             problem = plan.board.problem_of(task_id)
             why = problem.message if problem else f"the plan has no task '{task_id}'"
             raise UsageError(why, hint="forge task list")
-        return {"tasks": [self._shown(participant, plan.board, task_id, whole=True)]}
-
-    def _shown(
-        self, participant: SessionParticipant, board: Board, task_id: str, *, whole: bool = False
-    ) -> dict[str, Any]:
-        _, claims = overview.claims(
-            participant.transport.snapshot, participant.sightings, participant.clock.now()
-        )
-        lease = next((c for c in claims if c["key"] == f"claim:{task_id}"), None)
-        return shown_task(board, task_id, lease, whole=whole)
+        held = _held(participant).get(task_id)
+        return {"tasks": [shown_task(plan.board, task_id, held, whole=True)]}
 
     async def _task_add(self, params: Mapping[str, Any]) -> Any:
         participant, plan = await self._host.membership.joined()
@@ -222,16 +218,22 @@ class Service:
         fields = dict(params.get("task") or {})
         asked = fields.get("id")
 
-        def rule(view: View) -> Task:
-            taken = {key.rpartition("/")[2] for key in view.keys(keys.SHARED_TASKS)}
-            task = new_task(fields, plan.board, taken, is_free_choice=asked is None)
-            key = f"{keys.SHARED_TASKS}{task.id}.yaml"
-            assert view.get(key) is ABSENT, "a taken id is refused by new_task"
-            view.put(key, dump_task(task))
-            return task
+        own = {str(name) for name in params.get("taken") or ()}
 
-        task = await participant.transport.commit(Change(rule, f"task {asked or 'added'}"))
-        return {"tasks": [self._shown(participant, plan.board, task.id, whole=True)]}
+        def make(taken: set[str]) -> Task:
+            return new_task(fields, plan.board, taken | own, is_free_choice=asked is None)
+
+        worker = _worker(params)
+        task = await participant.add_task(worker, make)
+        return {"tasks": [shown_task(plan.board, task.id, None, whole=True)]}
+
+
+def _held(participant: SessionParticipant) -> dict[str, dict[str, Any]]:
+    """Every claim as commands show it, by task."""
+    _, claims = overview.claims(
+        participant.transport.snapshot, participant.sightings, participant.clock.now()
+    )
+    return {claim["key"].removeprefix("claim:"): claim for claim in claims}
 
 
 def shown_task(
@@ -269,7 +271,7 @@ def new_task(
     task_id = _next_id(used) if is_free_choice else names.task_id(str(fields["id"]))
     if task_id.lower() in used:
         raise UsageError(f"the plan has a task '{task_id}' already", hint="forge task list")
-    data = {**fields, "id": task_id}
+    data = {**fields, "id": task_id, "uid": secrets.token_hex(8)}
     task = parse_task(dump_task(make_task(data)), f".forge/tasks/{task_id}.yaml")
     whole = Board([*board.tasks.values(), task])
     problem = whole.problem_of(task_id)

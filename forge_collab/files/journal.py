@@ -38,7 +38,6 @@ class Granted:
     deadline: float
     boot: str
     since: str = ""
-    process: int | None = None
 
 
 @dataclass
@@ -49,7 +48,6 @@ class Journal:
     instance: str = ""
     unsettled: dict[str, Unsettled] = field(default_factory=dict)
     granted: dict[str, Granted] = field(default_factory=dict)
-    cursors: dict[str, int] = field(default_factory=dict)
 
     def sent(self, claim: Unsettled) -> None:
         """A claim is about to be sent."""
@@ -73,19 +71,12 @@ class Journal:
         if self.granted.pop(key, None) is not None:
             self._write()
 
-    def read_up_to(self, cursors: Mapping[str, int]) -> None:
-        """Messages of these senders have been seen up to these numbers."""
-        if dict(cursors) != self.cursors:
-            self.cursors = dict(cursors)
-            self._write()
-
     def _write(self) -> None:
         data = {
             "v": 1,
             "instance": self.instance,
             "unsettled": [vars(claim) for claim in self.unsettled.values()],
             "granted": [vars(lease) for lease in self.granted.values()],
-            "cursors": self.cursors,
         }
         fresh = self.path.with_name(f"{self.path.name}.new")
         with explained("write", self.path):
@@ -106,9 +97,9 @@ def load_journal(path: Path, instance: str) -> Journal:
     try:
         raw: dict[str, Any] = json.loads(data)
         if raw["instance"] == instance:
-            journal.unsettled = {c["nonce"]: Unsettled(**c) for c in raw["unsettled"]}
-            journal.granted = {g["key"]: Granted(**g) for g in raw["granted"]}
-            journal.cursors = {str(k): int(v) for k, v in raw["cursors"].items()}
+            unsettled = {c["nonce"]: Unsettled(**c) for c in raw["unsettled"]}
+            granted = {g["key"]: Granted(**g) for g in raw["granted"]}
+            journal.unsettled, journal.granted = unsettled, granted
     except (ValueError, KeyError, TypeError):
         with explained("keep", path):
             os.replace(path, path.with_name(f"{path.name}.bad"))

@@ -5,3 +5,8 @@
 - ``store``       the private bare repository: objects, fetch, push, what the remote has
 - ``ssh``         one shared ssh connection
 """
+
+import os
+
+# GitPython looks for git when it is imported, and fails there and then where it finds none.
+os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")

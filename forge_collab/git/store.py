@@ -27,11 +27,13 @@ from forge_collab.git.repository import Remote, Repository
 from forge_collab.git.runner import Result, clean_environ, run
 
 STATE = "refs/forge/state"
+FETCHED = "refs/forge/fetched"
 TARGET = "refs/forge/target"
 PROBE = "refs/forge/probe"
 NETWORK_SECONDS = 15.0
 TARGET_SECONDS = 600.0
 _LOOSE_AT_MOST = 12
+_WRITTEN_LAST = "objects/info/alternates"
 _FILE = 0o100644
 _FOLDER = 0o040000
 
@@ -98,7 +100,10 @@ class Head:
 
 
 class Store:
-    """One clone's private repository and the remote it talks to."""
+    """One clone's private repository and the remote it talks to.
+
+    A short look beside the daemon (`is_look`) has a repository of its own, ``look.git``.
+    """
 
     def __init__(
         self,
@@ -107,10 +112,11 @@ class Store:
         *,
         environ: Callable[[], Mapping[str, str]] | None = None,
         network_seconds: float = NETWORK_SECONDS,
+        is_look: bool = False,
     ) -> None:
         self.repository = repository
         self.remote = remote
-        self.path = repository.forge_dir / "state.git"
+        self.path = repository.forge_dir / ("look.git" if is_look else "state.git")
         self.network_seconds = network_seconds
         self._environ = environ or (lambda: repository.environ)
         self._git: Git | None = None
@@ -124,7 +130,7 @@ class Store:
 
         :raises EnvironmentError_: when it can't be made.
         """
-        is_here = (self.path / "HEAD").is_file() and (self.path / "config").is_file()
+        is_here = (self.path / _WRITTEN_LAST).is_file() and (self.path / "HEAD").is_file()
         if not is_here:
             await self.remake()
         elif self._git is None:
@@ -136,6 +142,11 @@ class Store:
         self.close()
         await self._make()
         self._open()
+
+    def forget(self) -> None:
+        """Throw the private repository away, and with it what was remembered of the remote."""
+        self.close()
+        shutil.rmtree(self.path, ignore_errors=True)
 
     async def _make(self) -> None:
         try:
@@ -178,7 +189,7 @@ class Store:
 
     async def tidy(self) -> None:
         """Pack what has gathered; drops what nothing needs."""
-        await self._run("gc", "--quiet", "--prune=1.hour.ago", timeout=TARGET_SECONDS)
+        await self._run("gc", "--quiet", "--prune=1.hour.ago", timeout=self.network_seconds)
 
     @property
     def _overrides(self) -> tuple[str, ...]:

@@ -26,7 +26,9 @@ def look_changes_nothing(clone: Clone, world: World) -> dict[str, Any]:
     """What a dry run says; it changed neither the clone's state nor the remote."""
 
     def state() -> tuple[dict[str, bytes], str]:
-        mine = bytes_below(clone.forge_dir, clone.forge_dir / "state.git")
+        mine = bytes_below(
+            clone.forge_dir, clone.forge_dir / "state.git", clone.forge_dir / "look.git"
+        )
         return mine, world.on_origin("for-each-ref")
 
     before = state()
@@ -200,7 +202,7 @@ def test_another_session_on_the_remote_is_a_mismatch(world: World, clone: Clone)
 
     data = look_changes_nothing(clone, world)
     assert data["class"] == "session_mismatch"
-    assert data["actions"]
+    assert data["actions"] == []
     assert clone.collaborate("status").data["class"] == "session_mismatch"
     says = ("another session", "collaborate recover")
     error = refusal(clone, "collaborate", "claim", "T002", code=7, says=says)

@@ -99,7 +99,9 @@ BAD = {
 def test_a_bad_file_is_named_with_its_line(checkout: Clone, name: str) -> None:
     text, says = BAD[name]
     task_file(checkout, name, text)
-    error = refusal(checkout, "task", "list", code=2, says=(f".forge/tasks/{says}",))
+    error = refusal(
+        checkout, "task", "list", code=2, is_partial=True, says=(f".forge/tasks/{says}",)
+    )
     assert error["code"] == "usage"
     assert [task["id"] for task in error["data"]["tasks"]] == ["T001", "T002", "T003", "T004"]
     refusal(checkout, "task", "show", name.removesuffix(".yaml"), code=2, says=(says,))
@@ -108,14 +110,14 @@ def test_a_bad_file_is_named_with_its_line(checkout: Clone, name: str) -> None:
 
 def test_an_unknown_dependency_names_both_ids(checkout: Clone) -> None:
     task_file(checkout, "T005.yaml", "id: T005\ntitle: x\ndepends_on: [T404]\n")
-    refusal(checkout, "task", "list", code=2, says=("T005", "T404"))
+    refusal(checkout, "task", "list", code=2, is_partial=True, says=("T005", "T404"))
 
 
 def test_a_cycle_is_shown_as_a_path(checkout: Clone) -> None:
     for task, other in (("T005", "T006"), ("T006", "T007"), ("T007", "T005")):
         task_file(checkout, f"{task}.yaml", f"id: {task}\ntitle: x\ndepends_on: [{other}]\n")
     says = ("T005 -> T006 -> T007 -> T005",)
-    error = refusal(checkout, "task", "list", code=2)
+    error = refusal(checkout, "task", "list", code=2, is_partial=True)
     assert error["data"]["cycle"] == ["T005", "T006", "T007", "T005"]
     told = checkout.forge("task", "list").err.replace("→", "->")
     assert says[0] in told
@@ -184,10 +186,12 @@ def test_two_who_add_at_once_get_two_ids(ada: Clone, ben: Clone) -> None:
     running = [c.popen("task", "add", f"By {c.handle}", "--json") for c in (ada, ben) * 2]
     said = [process.communicate(timeout=60) for process in running]
     assert [process.returncode for process in running] == [0] * 4, said
-    listed = {t["id"]: t["title"] for t in ada.forge("task", "list", "--json").data["tasks"]}
-    assert sorted(title for title in listed.values() if title.startswith("By ")) == [
-        *("By ada", "By ada", "By ben", "By ben")
-    ]
+
+    def added() -> list[str]:
+        tasks = {t["id"]: t["title"] for t in ada.forge("task", "list", "--json").data["tasks"]}
+        return sorted(title for title in tasks.values() if title.startswith("By "))
+
+    wait_until(lambda: added() == ["By ada", "By ada", "By ben", "By ben"])
 
 
 def test_status_in_a_file_is_not_believed(shared_world: World, ada: Clone) -> None:
@@ -260,7 +264,7 @@ def test_hostile_files_of_others_block_themselves_alone(world: World) -> None:
         },
     )
     wait_until(lambda: ada.forge("task", "list").code == 2)
-    error = refusal(ada, "task", "list", code=2, says=("/tasks/", ".yaml:1: "))
+    error = refusal(ada, "task", "list", code=2, is_partial=True, says=("/tasks/", ".yaml:1: "))
     good = {"T001", "T002", "T003", "T004", "T093"}
     assert good <= {task["id"] for task in error["data"]["tasks"]}
     told = " ".join(problem["message"] for problem in error["data"]["problems"])

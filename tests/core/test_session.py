@@ -454,7 +454,11 @@ def test_there_is_nothing_to_claim_when_all_that_is_left_can_not_be_read(
 def test_there_is_no_next_task_when_all_are_done(store: MemoryStore, board: Board) -> None:
     done(store, "T1", "T2", "T3")
     assert claim_next(store, board, me(), "n1") is None
-    assert claim_next(store, Board([]), me(), "n1") is None
+
+
+def test_a_plan_without_tasks_is_not_called_done(store: MemoryStore) -> None:
+    with pytest.raises(BlockedError, match="no tasks"):
+        claim_next(store, Board([]), me(), "n1")
 
 
 def test_an_open_task_that_waits_for_a_failed_one_is_not_the_end(

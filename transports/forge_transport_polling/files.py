@@ -14,6 +14,8 @@ from forge_collab.git.store import Store, Tree
 
 _FOLDER = 0o040000
 _FILE = 0o100644
+_NO_FILE = b"\xff a link or a folder stands where this record's file belongs"
+"""What no codec reads: unreadable is never empty."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ def load(store: Store, commit: str, tree: str, before: Files) -> Files:
 
     :raises CorruptError: when an object is missing.
     """
-    known_blobs = {found.version: found for found in before.records.values()}
+    known_blobs = {f.version: f for f in before.records.values() if f.value is not _NO_FILE}
     known_trees = {tree.oid: tree for tree in before.folders.values()}
     folders: dict[str, Tree] = {}
     records: dict[str, Versioned] = {}
@@ -52,11 +54,13 @@ def load(store: Store, commit: str, tree: str, before: Files) -> Files:
         folders[path] = folder
         for name, (mode, child) in folder.entries.items():
             whole = f"{path}/{name}" if path else name
-            if mode == _FOLDER:
+            key = keys.key_of(whole)
+            if mode == _FOLDER and (key is None or key.startswith(keys.SHARED)):
                 waiting.append((whole, child))
-            elif (key := keys.key_of(whole)) is not None and mode & 0o170000 == 0o100000:
-                found = known_blobs.get(child) or Versioned(store.blob(child), child)
-                records[key] = found
+            elif key is not None and mode & 0o170000 == 0o100000:
+                records[key] = known_blobs.get(child) or Versioned(store.blob(child), child)
+            elif key is not None:
+                records[key] = Versioned(_NO_FILE, child)
     return Files(commit, folders, records)
 
 

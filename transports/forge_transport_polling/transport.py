@@ -33,7 +33,7 @@ from forge_collab.core.errors import (
     UnavailableError,
 )
 from forge_collab.git.repository import Repository
-from forge_collab.git.store import STATE, Push, Pushed, Store, commit
+from forge_collab.git.store import FETCHED, STATE, Push, Pushed, Store, commit
 from forge_collab.transport import Context, Transport
 from forge_transport_polling.files import Files, build, load
 from forge_transport_polling.queue import Pending, Queue
@@ -67,6 +67,10 @@ class _Verdict:
     writes: Mapping[str, bytes | Absent] = field(default_factory=dict)
 
 
+class SetBackError(CorruptError):
+    """The state branch is gone from the remote, or older there than this clone has seen it."""
+
+
 class PollingTransport(Transport):
     """Records on a branch of the git remote; see the module for how a change lands."""
 
@@ -83,6 +87,7 @@ class PollingTransport(Transport):
             repository.remote(context.remote),
             environ=lambda: context.environ,
             network_seconds=context.network_seconds,
+            is_look=context.is_look,
         )
         self._ref = context.state_ref
         self._author = repository.author()
@@ -121,13 +126,23 @@ class PollingTransport(Transport):
     async def _first_sync(self) -> None:
         await self.store.ensure()
         try:
+            await self._remember()
             await self._sync()
+        except SetBackError:
+            raise
         except (CorruptError, UnavailableError):
             await self.store.tips([self._ref])  # within reach, so the damage is here
             await self.store.remake()
             await self._sync()
         if self._files.commit is None:
             await self._check_room()
+
+    async def _remember(self) -> None:
+        """Begin with the branch as this clone last saw it, so that a fall of it is noticed."""
+        tip = None if self.context.is_look else await self.store.resolve(STATE)
+        if tip is not None:
+            tree = (await self.store.head(tip)).tree
+            self._files = await anyio.to_thread.run_sync(load, self.store, tip, tree, Files())
 
     async def _check_room(self) -> None:
         """Whether the remote has room for the state branch, which isn't there yet."""
@@ -218,7 +233,7 @@ class PollingTransport(Transport):
 
     async def _fetch_moved(self) -> None:
         try:
-            await self._follow(await self.store.fetch(self._ref, STATE))
+            await self._follow(await self.store.fetch(self._ref, FETCHED))
         except UnavailableError:
             await self._fetch_if_moved()  # out of reach, or gone for good?
 
@@ -228,7 +243,7 @@ class PollingTransport(Transport):
         if tip is None and known is not None:
             raise _vanished(self._ref)
         if tip is not None and (tip != known or is_remade):
-            await self._follow(await self.store.fetch(self._ref, STATE))
+            await self._follow(await self.store.fetch(self._ref, FETCHED))
 
     def _has_trouble(self, error: ForgeError) -> None:
         if self._trouble is None:
@@ -249,6 +264,8 @@ class PollingTransport(Transport):
         self._fairness.saw_commits(writers)
         for pending in [pending for pending in self._queue.waiting if pending.sent]:
             await self._recognise(pending, tip)
+        self.store.record(STATE, tip)
+        self._untidy += 1
         self._become(files)
 
     async def _recognise(self, pending: Pending, tip: str) -> None:
@@ -321,12 +338,12 @@ class PollingTransport(Transport):
         is_offline = self._trouble is not None and has_lasted
         for pending in list(self._queue.waiting):
             if is_offline or now - pending.since >= pacing.DEADLINE_SECONDS:
-                self._queue.fail(pending, _again(error))
+                self._queue.fail(pending, error.again())
 
     def _fail(self, these: Iterable[Pending], error: ForgeError) -> None:
         for pending in these:
             if not pending.done.is_set():
-                self._queue.fail(pending, _again(error))
+                self._queue.fail(pending, error.again())
 
     async def _attempt(self, chosen: list[Pending]) -> None:
         """Judge on the tip; what says yes is committed and pushed together."""
@@ -467,11 +484,6 @@ def _ask(pending: Pending, snapshot: Snapshot) -> _Verdict:
     return _Verdict(answer, writes=view.writes)
 
 
-def _again(error: ForgeError) -> ForgeError:
-    """The same error for another asker, who gets data of its own."""
-    return type(error)(error.message, hint=error.hint, data=error.data)
-
-
 def _too_busy(pending: Pending) -> UnavailableError:
     return UnavailableError(
         f"others' changes came first {pending.lost} times in a row; nothing was changed",
@@ -489,18 +501,18 @@ def _refused(store: Store, pushed: Pushed) -> RefusedError:
     )
 
 
-def _set_back(ref: str, gone: list[str]) -> CorruptError:
-    return CorruptError(
+def _set_back(ref: str, gone: list[str]) -> SetBackError:
+    return SetBackError(
         f"the state branch {ref} was set back on the remote: {len(gone)} records are gone or "
         f"older ({gone[0]} among them), so nothing more is decided",
-        hint="push the right tip back; or forge daemon stop, then start, to take it as it is",
+        hint="push the right tip back; or forge collaborate leave, then start, to take it as it is",
         data={"path": keys.path_of(gone[0]), "line": None},
     )
 
 
-def _vanished(ref: str) -> CorruptError:
-    return CorruptError(
+def _vanished(ref: str) -> SetBackError:
+    return SetBackError(
         f"the state branch {ref} was deleted on the remote; nothing is decided without it",
-        hint="push it back from a clone that still has it",
+        hint="push it back from a clone that has it; or forge collaborate leave, then start",
         data={"path": ref, "line": None},
     )
