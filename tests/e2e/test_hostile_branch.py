@@ -26,7 +26,7 @@ def put(world: World, mode: str, path: str, data: bytes) -> None:
     is_link = mode == "160000"
     oid = tip if is_link else git("hash-object", "-w", "--stdin", stdin=data)
     git("read-tree", tip)
-    git("update-index", "--force-remove", path.removesuffix("/x"))
+    git("rm", "-q", "-r", "--cached", "--ignore-unmatch", path.removesuffix("/x"))
     git("update-index", "--add", "--cacheinfo", f"{mode},{oid},{path}")
     tree = git("write-tree")
     git("update-ref", BRANCH, git("commit-tree", tree, "-p", tip, "-m", "by hand"), tip)
