@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import select
 import socket
 import time
 from collections.abc import Mapping
@@ -13,12 +14,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from forge_collab import __version__
+from forge_collab.cli import output
 from forge_collab.cli.here import Here
 from forge_collab.core.errors import EnvironmentError_, UnavailableError, from_json
 from forge_collab.git.runner import HANDED_OVER
 
 CALL_SECONDS = 120.0
 _HELLO_SECONDS = 5.0
+_PATIENCE_SECONDS = 10.0
 _START_SECONDS = 20.0
 
 
@@ -47,6 +50,8 @@ class Client:
         try:
             self._connection.settimeout(seconds)
             self._connection.sendall(json.dumps(request).encode() + b"\n")
+            if seconds is not None and seconds > _PATIENCE_SECONDS:
+                self._say_if_it_takes_long()
             line = self._lines.readline()
         except TimeoutError as error:
             raise _no_answer(f"the daemon gave no answer in {seconds:g} s") from error
@@ -58,6 +63,10 @@ class Client:
         if "error" in answer:
             raise from_json(answer["error"].get("data") or {"message": answer["error"]["message"]})
         return answer["result"]
+
+    def _say_if_it_takes_long(self) -> None:
+        if not select.select([self._connection], [], [], _PATIENCE_SECONDS)[0]:
+            output.notice("waiting for the remote; Ctrl-C ends that")
 
     def close(self) -> None:
         """End the connection."""

@@ -418,6 +418,10 @@ class PollingTransport(Transport):
         if pushed.how is not Push.REJECTED:
             for pending, answer in batch.answers.items():
                 pending.sent[made.commit] = answer
+        if pushed.how is Push.UNANSWERED:
+            self._give_up_late_ones(UnavailableError("the remote didn't answer a push in time"))
+            if all(pending.done.is_set() for pending in batch.answers):
+                return
         await self._sync(has_moved=pushed.how is Push.REJECTED)
         if self._files.commit == base:
             self._stayed(batch, pushed)
@@ -470,8 +474,6 @@ class PollingTransport(Transport):
                 pending.is_alone, pending.refusals = True, _TRIES - 1
         else:
             self._fail(refused, _refused(self.store, pushed))
-        if pushed.how is Push.UNANSWERED:
-            self._give_up_late_ones(UnavailableError("the remote didn't answer a push in time"))
 
 
 def _ask(pending: Pending, snapshot: Snapshot) -> _Verdict:
