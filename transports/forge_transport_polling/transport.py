@@ -419,7 +419,7 @@ class PollingTransport(Transport):
             for pending, answer in batch.answers.items():
                 pending.sent[made.commit] = answer
         if pushed.how is Push.UNANSWERED:
-            self._give_up_late_ones(UnavailableError("the remote didn't answer a push in time"))
+            self._give_up_late_ones(_unanswered(self.store))
             if all(pending.done.is_set() for pending in batch.answers):
                 return
         await self._sync(has_moved=pushed.how is Push.REJECTED)
@@ -484,6 +484,14 @@ def _ask(pending: Pending, snapshot: Snapshot) -> _Verdict:
     except Exception as error:
         return _Verdict(no=error)
     return _Verdict(answer, writes=view.writes)
+
+
+def _unanswered(store: Store) -> UnavailableError:
+    return UnavailableError(
+        f"the remote '{store.remote.name}' didn't answer a push in time, so nobody knows whether "
+        "it took effect",
+        hint="try again; a claim that nobody waits for is given back should it still land",
+    )
 
 
 def _too_busy(pending: Pending) -> UnavailableError:
