@@ -264,11 +264,8 @@ def clean_environ(root: Path) -> dict[str, str]:
     }
 
 
-@pytest.fixture
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A world with tasks T001 to T003 and T004, which waits for T001."""
-    # Socket paths have to be short, so not below pytest's own deep folders.
-    root = tmp_path_factory.mktemp("w")
+def _four_tasks(root: Path) -> Iterator[World]:
+    """A world in a folder of a short name, since the paths of sockets have to be short."""
     made = World(root, clean_environ(root))
     made.make_origin(
         {
@@ -279,6 +276,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     yield made
     made.end()
     shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A world with tasks T001 to T003 and T004, which waits for T001."""
+    yield from _four_tasks(tmp_path_factory.mktemp("w"))
 
 
 SHORT = {"forge__claim_ttl_seconds": "2", "forge__heartbeat_seconds": "0.5"}
@@ -337,17 +340,7 @@ def set_hook(world: World, name: str, script: str) -> Path:
 @pytest.fixture(scope="module")
 def shared_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """A world like `world` for all tests of a file; they see each other's doings."""
-    root = tmp_path_factory.mktemp("m")
-    made = World(root, clean_environ(root))
-    made.make_origin(
-        {
-            **{f"T00{n}": f"id: T00{n}\ntitle: Task {n}\n" for n in (1, 2, 3)},
-            "T004": "id: T004\ntitle: Later\ndepends_on: [T001]\n",
-        }
-    )
-    yield made
-    made.end()
-    shutil.rmtree(root, ignore_errors=True)
+    yield from _four_tasks(tmp_path_factory.mktemp("m"))
 
 
 def put_on_state(world: World, files: Mapping[str, bytes]) -> None:
