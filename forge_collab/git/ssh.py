@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 from forge_collab.core.identity import is_path
 
 _PERSIST_SECONDS = 120
+_SOCKET_BYTES = 104  # What the shortest-minded system takes as a socket's path.
+_NAME_BYTES = 40 + 17  # ssh's hash for %C, and what it adds while the socket is being made.
 
 
 def host_of(url: str) -> str | None:
@@ -40,7 +42,8 @@ def command(
     if own:
         return f"{own} -o BatchMode=yes" if _is_openssh(own) else None
     options = ["-o", "BatchMode=yes"]
-    if not _shares_already(host, environ):
+    fits = len(f"{sockets}/ssh-") + _NAME_BYTES <= _SOCKET_BYTES
+    if fits and not _shares_already(host, environ):
         options += ["-o", "ControlMaster=auto", "-o", f"ControlPersist={_PERSIST_SECONDS}"]
         folder = str(sockets).replace("%", "%%")
         options += ["-o", f'ControlPath="{folder}/ssh-%C"']

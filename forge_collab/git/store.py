@@ -130,7 +130,7 @@ class Store:
 
         :raises EnvironmentError_: when it can't be made.
         """
-        is_here = (self.path / _WRITTEN_LAST).is_file() and (self.path / "HEAD").is_file()
+        is_here = all((self.path / name).is_file() for name in ("HEAD", "config", _WRITTEN_LAST))
         if not is_here:
             await self.remake()
         elif self._git is None:

@@ -215,6 +215,7 @@ def test_collaborate_alone_is_status_as_json_too(ada: Clone) -> None:
 def test_held_says_in_json_who_has_it(ada: Clone, ben: Clone) -> None:
     task = ada.forge("task", "add", "Held", "--json").data["tasks"][0]["id"]
     ada.collaborate("claim", task)
+    wait_until(lambda: f"claim:{task}" in str(ben.collaborate("status").data["claims"]))
     data = ben.collaborate("claim", task).error["data"]
     assert {"task", "acquired", "reason", "holder"} <= set(data)
     assert (data["task"], data["acquired"], data["reason"]) == (task, False, "held")

@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +31,8 @@ def ssh_world(world: World) -> Iterator[World]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    runtime = Path(tempfile.mkdtemp(prefix="f-", dir="/tmp"))  # Paths of sockets must be short.
+    world.environ["XDG_RUNTIME_DIR"] = str(runtime)
     for name in ("host", "user"):
         world.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name))
     shutil.copy(folder / "user.pub", folder / "authorized")
@@ -66,6 +69,7 @@ def ssh_world(world: World) -> Iterator[World]:
             world.end()
             server.kill()
             server.wait()
+            shutil.rmtree(runtime)
 
 
 def is_listening(port: int) -> bool:

@@ -92,7 +92,7 @@ def test_a_program_named_by_git_ssh_stands_as_it_is(environ: dict[str, str]) -> 
 
 @pytest.mark.parametrize("name", ["plain", "with spaces", "100%C", "ümlaut"])
 def test_ssh_itself_understands_the_options(tmp_path: Path, name: str) -> None:
-    sockets = tmp_path / name
+    sockets = Path("/run/forge") / name
     environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     words = shlex.split(ssh.command(URL, environ, None, sockets) or "")
     told = subprocess.run(
@@ -113,3 +113,13 @@ def test_a_machine_without_ssh_shares_nothing(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", str(tmp_path))
         assert ssh.command(URL, environ, None, SOCKETS) == "ssh -o BatchMode=yes"
+
+
+def test_where_a_sockets_path_would_be_too_long_nothing_is_shared(
+    environ: Mapping[str, str],
+) -> None:
+    for length, is_shared in ((42, True), (43, False)):
+        sockets = Path("/" + "x" * (length - 1))
+        command = ssh.command(URL, environ, None, sockets)
+        assert command is not None
+        assert ("ControlPath" in command) is is_shared, length

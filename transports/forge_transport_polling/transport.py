@@ -23,7 +23,7 @@ import anyio.to_thread
 
 from forge_collab import faults
 from forge_collab.core import keys, pacing, rollback
-from forge_collab.core.change import Absent, Change, Snapshot, View, overlay
+from forge_collab.core.change import Absent, Change, Snapshot, Urgency, View, overlay
 from forge_collab.core.errors import (
     BlockedError,
     CorruptError,
@@ -42,6 +42,7 @@ T = TypeVar("T")
 _TRIES = 3
 _TIDY_EVERY = 500
 _TRY_AGAIN_SECONDS = 0.7
+_SIMULTANEOUS_SECONDS = 0.12
 _WRITER = "Forge-Writer: "
 
 
@@ -347,12 +348,12 @@ class PollingTransport(Transport):
 
     async def _attempt(self, chosen: list[Pending]) -> None:
         """Judge on the tip; what says yes is committed and pushed together."""
-        if any(pending.lost for pending in chosen) and self._is_behind():
+        if self._should_look_first(chosen):
             await self._sync()
         batch, undecided = self._judge(chosen)
         if undecided:
             await self._sync()
-            batch, _ = self._judge([pending for pending in chosen if not pending.done.is_set()])
+            batch, _ = self._judge(chosen)
         if batch.answers:
             await self._send(batch, await self._write(batch))
 
@@ -364,7 +365,8 @@ class PollingTransport(Transport):
         yet to write: it is asked of the snapshot alone, and waits where that says yes.
         """
         batch, undecided = _Batch(), []
-        for pending in chosen:
+        # A look at the branch may have found that some have landed already.
+        for pending in [pending for pending in chosen if not pending.done.is_set()]:
             verdict = _ask(pending, overlay(self._files, batch.writes))
             if verdict.writes:
                 batch.writes.update(verdict.writes)
@@ -428,10 +430,23 @@ class PollingTransport(Transport):
         else:
             self._lost(batch, 0.0 if was_behind else self._fairness.after_loss(self._chance()))
 
+    def _should_look_first(self, chosen: list[Pending]) -> bool:
+        """Whether to read the tip before a push that might be refused by what is there already.
+
+        So a claim of what was taken before says `held`, and `lost_race` means a race. What a
+        holder does goes without: it is judged by its fence, which rarely changes.
+        """
+        if any(pending.lost for pending in chosen):
+            return self._is_behind()
+        is_new = any(pending.change.urgency is Urgency.NOW for pending in chosen)
+        return is_new and self._age() > _SIMULTANEOUS_SECONDS
+
     def _is_behind(self) -> bool:
         """Whether the snapshot is so old that another push may well have landed since."""
-        age = self._now() - (self._last_sync or 0.0)
-        return age > self._fairness.push_seconds
+        return self._age() > self._fairness.push_seconds
+
+    def _age(self) -> float:
+        return self._now() - (self._last_sync or 0.0)
 
     def _advance(self, made: Files, started: float) -> None:
         """The remote's tip is our commit: known without asking."""
