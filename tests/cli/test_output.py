@@ -291,6 +291,7 @@ def test_head_is_happy(ada: Clone) -> None:
     ids=" ".join,
 )
 def test_ctrl_c_ends_what_goes_on_printing(ada: Clone, args: tuple[str, ...]) -> None:
+    assert ada.forge("task", "add", "Something to be told of", "--json").code == 0
     process = ada.popen(*args)
     assert process.stdout is not None
     assert process.stdout.readline()
