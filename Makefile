@@ -12,7 +12,7 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 py
 
 # With FORGE_NO_SKIPS=1 a skipped test is a failure, as in .ci/run.
 PYTEST_ARGS ?=
-# Tests wait more than they compute, so two at a time pay on two cores; JOBS=0 runs them in a row.
+# Tests wait more than they compute, so two files at a time pay on two cores; JOBS=0: in a row.
 JOBS ?= 2
 NO_SKIPS := $(if $(filter-out 0,$(FORGE_NO_SKIPS)),-p tests.no_skips)
 
@@ -46,7 +46,7 @@ floors: $(STAMP) ## import-linter: each room imports only from below
 	$(BIN)/lint-imports
 
 test: $(STAMP) ## pytest; JOBS at a time, PYTEST_ARGS are handed on
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(NO_SKIPS) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(NO_SKIPS) $(PYTEST_ARGS)
 
 demo: $(STAMP) ## Two clones, a race for every task, a killed daemon, a take-over
 	@$(BIN)/forge demo
