@@ -51,7 +51,6 @@ class Server:
         """Listen; the socket is made again when it vanishes."""
         while True:
             with explained("listen on", self.path):
-                self.path = self._place()
                 self.path.unlink(missing_ok=True)
                 listener = await anyio.create_unix_listener(self.path, mode=0o600)
             inode = os.stat(self.path).st_ino
@@ -60,6 +59,7 @@ class Server:
                 await self._until_gone(inode)
                 log.warning("the socket %s vanished; making it again", self.path)
                 tasks.cancel_scope.cancel()
+            self.path = self._place()
 
     async def _until_gone(self, inode: int) -> None:
         while True:
