@@ -44,6 +44,7 @@ class Capability(StrEnum):
     """What a transport can do beyond the contract."""
 
     REFS = "refs"
+    """Moves code refs in the same step as records; `Transport.moves_refs` asks where it may."""
 
 
 @dataclass(frozen=True)
@@ -168,8 +169,12 @@ class Transport(ABC):
         raises is a decision, not a guess. After `UnavailableError` the change may still take
         effect, but no longer once a later change of this client has.
 
+        `change.refs` is for a transport that moves refs; a ref that isn't at the object expected
+        is a conflict that no rule can mend, so its asker is told.
+
         :raises UnavailableError: when nobody knows yet whether it took effect.
         :raises RefusedError: when the other side decided against writing it.
+        :raises ConflictError: when a ref of the change is elsewhere; `current` is where.
         :raises ForgeError, ConflictError: whatever the rule raised.
         """
         if not self._is_open:
@@ -179,6 +184,13 @@ class Transport(ABC):
     @abstractmethod
     async def _commit(self, change: Change[T]) -> T:
         """As `commit`."""
+
+    async def moves_refs(self) -> bool:
+        """Whether `commit` can move code refs in the same step as records.
+
+        :raises UnavailableError: when the other side has to be asked, and can't be reached.
+        """
+        return Capability.REFS in self.capabilities
 
     async def read(self, key: str) -> Found:
         """The record under `key` with its version, or ABSENT, from `snapshot`."""

@@ -84,7 +84,7 @@ def _remote(clone: Here) -> Check:
         try:
             branches = await store.branches()
             asked = await store.dry_push("refs/heads/forge/doctor-asks", branches)
-            return branches, how_it_ended(asked, "refs/heads/forge/doctor-asks"), asked.err
+            return branches, how_it_ended(asked, ["refs/heads/forge/doctor-asks"]), asked.err
         finally:
             store.close()
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import TypeAlias
 
 import anyio.to_thread
 from dulwich.object_store import DiskObjectStore
@@ -32,6 +33,7 @@ TARGET = "refs/forge/target"
 PROBE = "refs/forge/probe"
 NETWORK_SECONDS = 15.0
 TARGET_SECONDS = 600.0
+_FATAL = 128
 _LOOSE_AT_MOST = 12
 _WRITTEN_LAST = "objects/info/alternates"
 _FILE = 0o100644
@@ -79,6 +81,10 @@ class Pushed:
 
     how: Push
     words: str = ""
+
+
+Moves: TypeAlias = Mapping[str, tuple[str | None, str | None]]
+"""Refs with the objects expected before and wanted after; None: absent."""
 
 
 @dataclass(frozen=True)
@@ -377,12 +383,32 @@ class Store:
 
     async def push(self, oid: str, ref: str, expected: str | None) -> Pushed:
         """Move `ref` on the remote from `expected` (None: absent) to `oid`."""
-        lease = f"--force-with-lease={ref}:{expected or ''}"
-        args = ("push", "--porcelain", "--no-verify", lease, self.remote.address, f"{oid}:{ref}")
+        return await self.push_all({ref: (expected, oid)})
+
+    async def push_all(self, moves: Moves) -> Pushed:
+        """Move refs on the remote, all or none of them."""
+        leases = [f"--force-with-lease={ref}:{old or ''}" for ref, (old, _) in moves.items()]
+        specs = [f"{new or ''}:{ref}" for ref, (_, new) in moves.items()]
+        whole = ("--atomic",) if len(moves) > 1 else ()
+        args = ("push", "--porcelain", "--no-verify", *whole, *leases, self.remote.address, *specs)
         faults.at("push.before_send")
         result = await self._run(*_PUSH, *args, timeout=self.network_seconds)
         faults.at("push.after_send")
-        return Pushed(how_it_ended(result, ref), _words(result))
+        return Pushed(how_it_ended(result, moves), _words(result))
+
+    async def is_atomic(self, oid: str, ref: str) -> bool:
+        """Whether the remote takes pushes of several refs as a whole; asked with `oid` for `ref`.
+
+        :raises UnavailableError: when it can't be asked.
+        """
+        ask = (*_PUSH, "push", "--porcelain", "--no-verify", "--dry-run")
+        spec = (self.remote.address, f"{oid}:{ref}")
+        if (await self._run(*ask, "--atomic", *spec, timeout=self.network_seconds)).code != _FATAL:
+            return True
+        plain = await self._run(*ask, *spec, timeout=self.network_seconds)
+        if not plain.is_ok:
+            raise unreachable(self.remote, plain)
+        return False
 
     async def dry_push(self, ref: str, branches: Sequence[str]) -> Result:
         """What git says to a push that only asks: of a branch's tip to `ref`.
@@ -409,17 +435,18 @@ def _ref_lines(result: Result) -> list[str]:
     return [line for line in lines if line.count("\t") == 2]
 
 
-def how_it_ended(result: Result, ref: str) -> Push:
-    """How a push of `ref` ended, as far as git's porcelain output says."""
+def how_it_ended(result: Result, refs: Iterable[str]) -> Push:
+    """How a push of `refs`, all or none, ended, as far as git's porcelain output says."""
     if result.timed_out:
         return Push.UNANSWERED
-    lines = result.out.decode("utf-8", "replace").splitlines()
-    flags = [line[0] for line in lines if "\t" in line and f":{ref}\t" in line]
+    ends = tuple(f":{ref}" for ref in refs)
+    rows = (line.split("\t") for line in _ref_lines(result))
+    flags = {flag for flag, names, _ in rows if names.endswith(ends)}
     if not flags:
         return Push.FAILED
-    if flags[0] == "!":
+    if "!" in flags:
         return Push.REJECTED
-    return Push.SAME if flags[0] == "=" else Push.DONE
+    return Push.SAME if flags == {"="} else Push.DONE
 
 
 def unreachable(remote: Remote, result: Result) -> UnavailableError:

@@ -96,6 +96,9 @@ class Queue:
 
 
 def _together(these: list[Pending]) -> list[Pending]:
-    """After a refusal each goes alone, so that one can't take the others with it."""
-    alone = [pending for pending in these if pending.is_alone]
+    """After a refusal each goes alone, so that one can't take the others with it.
+
+    So does a change that moves code refs: it fails with them.
+    """
+    alone = [pending for pending in these if pending.is_alone or pending.change.refs]
     return alone[:1] or these

@@ -26,6 +26,7 @@ from forge_collab.core import keys, pacing, rollback
 from forge_collab.core.change import Absent, Change, Snapshot, Urgency, View, overlay
 from forge_collab.core.errors import (
     BlockedError,
+    ConflictError,
     CorruptError,
     EnvironmentError_,
     ForgeError,
@@ -33,8 +34,8 @@ from forge_collab.core.errors import (
     UnavailableError,
 )
 from forge_collab.git.repository import Repository
-from forge_collab.git.store import FETCHED, STATE, Push, Pushed, Store, commit
-from forge_collab.transport import Context, Transport
+from forge_collab.git.store import FETCHED, STATE, Moves, Push, Pushed, Store, commit
+from forge_collab.transport import Capability, Context, Transport
 from forge_transport_polling.files import Files, build, load
 from forge_transport_polling.queue import Pending, Queue
 
@@ -52,6 +53,16 @@ class _Batch:
 
     writes: dict[str, bytes | Absent] = field(default_factory=dict)
     answers: dict[Pending, Any] = field(default_factory=dict)
+
+    @property
+    def refs(self) -> Moves:
+        """The code refs to move; a change that has some goes alone."""
+        found = (pending.change.refs.items() for pending in self.answers)
+        return {ref: (old or None, new or None) for refs in found for ref, (old, new) in refs}
+
+    def open(self) -> list[Pending]:
+        """Those whose asker still waits."""
+        return [pending for pending in self.answers if not pending.done.is_set()]
 
     @property
     def what(self) -> str:
@@ -76,6 +87,7 @@ class PollingTransport(Transport):
     """Records on a branch of the git remote; see the module for how a change lands."""
 
     name: ClassVar[str] = "polling"
+    capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.REFS})
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -104,6 +116,7 @@ class PollingTransport(Transport):
         self._active_at = self._now()
         self._active = anyio.Event()
         self._untidy = 0
+        self._is_atomic: bool | None = None
 
     # Life
 
@@ -186,6 +199,12 @@ class PollingTransport(Transport):
         async with self._turn:
             if self._last_sync is None or self._last_sync < asked_at:
                 await self._sync()
+
+    async def moves_refs(self) -> bool:
+        """Whether the server takes several refs as a whole; asked once."""
+        if self._is_atomic is None and self._files.commit is not None:
+            self._is_atomic = await self.store.is_atomic(self._files.commit, self._ref)
+        return bool(self._is_atomic)
 
     # Polling
 
@@ -412,7 +431,7 @@ class PollingTransport(Transport):
     async def _send(self, batch: _Batch, made: Files) -> None:
         assert made.commit is not None
         base, started, was_behind = self._files.commit, self._now(), self._is_behind()
-        pushed = await self.store.push(made.commit, self._ref, base)
+        pushed = await self.store.push_all({self._ref: (base, made.commit), **batch.refs})
         if pushed.how is Push.DONE:
             self._advance(made, started)
             self._landed(batch)
@@ -425,10 +444,19 @@ class PollingTransport(Transport):
             if all(pending.done.is_set() for pending in batch.answers):
                 return
         await self._sync(has_moved=pushed.how is Push.REJECTED)
+        await self._find_moved_refs(batch)
         if self._files.commit == base:
             self._stayed(batch, pushed)
         else:
             self._lost(batch, 0.0 if was_behind else self._fairness.after_loss(self._chance()))
+
+    async def _find_moved_refs(self, batch: _Batch) -> None:
+        """Tell the asker of a change whose code refs aren't where it expects them any more."""
+        tips = await self.store.tips(list(batch.refs)) if batch.refs else {}
+        for ref, (old, new) in batch.refs.items():
+            if (current := tips.get(ref)) not in (old, new):
+                for pending in batch.open():
+                    self._queue.fail(pending, ConflictError(ref, current))
 
     def _should_look_first(self, chosen: list[Pending]) -> bool:
         """Whether to read the tip before a push that might be refused by what is there already.
@@ -467,7 +495,7 @@ class PollingTransport(Transport):
     def _lost(self, batch: _Batch, pause: float) -> None:
         """Another came first: ask the rules again at once, push again after `pause` seconds."""
         now = self._now()
-        losers = [pending for pending in batch.answers if not pending.done.is_set()]
+        losers = batch.open()
         for pending in losers:
             pending.lost += 1
             pending.refusals = 0
@@ -479,7 +507,7 @@ class PollingTransport(Transport):
 
     def _stayed(self, batch: _Batch, pushed: Pushed) -> None:
         """The tip is where it was: a lock, a refusal, or a push that may still arrive."""
-        pendings = list(batch.answers)
+        pendings = batch.open()
         if pushed.how in (Push.REJECTED, Push.FAILED):
             for pending in pendings:
                 pending.refusals += 1
@@ -488,7 +516,7 @@ class PollingTransport(Transport):
             for pending in pendings:
                 pending.is_alone, pending.refusals = True, _TRIES - 1
         else:
-            self._fail(refused, _refused(self.store, pushed))
+            self._fail(refused, _refused(self.store, pushed, batch.refs))
 
 
 def _ask(pending: Pending, snapshot: Snapshot) -> _Verdict:
@@ -516,11 +544,12 @@ def _too_busy(pending: Pending) -> UnavailableError:
     )
 
 
-def _refused(store: Store, pushed: Pushed) -> RefusedError:
+def _refused(store: Store, pushed: Pushed, refs: Iterable[str]) -> RefusedError:
     lines = [line.removeprefix("remote:").strip() for line in pushed.words.splitlines()]
     words = " ".join(line for line in lines if line and not line.startswith(("To ", "error:")))
+    what = " and ".join([*refs, "the state branch"])
     return RefusedError(
-        f"the remote '{store.remote.name}' refused the push to the state branch: {words}",
+        f"the remote '{store.remote.name}' refused the push to {what}: {words}",
         hint="the server's rules have to let you push forge/**; ask whoever runs it",
         data={"status": "refused", "server": words, "waits_for": []},
     )
