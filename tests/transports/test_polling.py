@@ -26,7 +26,7 @@ from forge_collab.core.errors import (
 )
 from forge_collab.core.records import Lease, Participant, TaskRecord, encode
 from forge_collab.core.tasks import TaskStatus
-from forge_collab.git.store import Push, Pushed
+from forge_collab.git.store import Moves, Push, Pushed
 from forge_collab.testing.contract import COUNTER, count_up, outcomes, value, version
 from forge_transport_polling import PollingTransport
 
@@ -203,13 +203,13 @@ async def test_the_same_object_again_decides_nothing(world: World) -> None:
     """`=` for a commit that isn't on the branch: neither success nor refusal, it is tried again."""
     async with clients_of(world, 1) as [client]:
         await client.commit(COUNT)
-        push, told = client.store.push, []
+        push, told = client.store.push_all, []
 
-        async def claims_same(oid: str, ref: str, expected: str | None) -> Pushed:
-            told.append(oid)
-            return Pushed(Push.SAME) if len(told) == 1 else await push(oid, ref, expected)
+        async def claims_same(moves: Moves) -> Pushed:
+            told.extend(moves.values())
+            return Pushed(Push.SAME) if len(told) == 1 else await push(moves)
 
-        client.store.push = claims_same  # type: ignore[method-assign]
+        client.store.push_all = claims_same  # type: ignore[method-assign]
         assert await client.commit(COUNT) == 2
         assert len(set(told)) == 2
         assert world.show(COUNTER) == "2"
@@ -219,15 +219,15 @@ async def test_the_same_object_again_may_be_ours(world: World) -> None:
     """`=` for a commit that landed by an earlier push of it: told once, done once."""
     async with clients_of(world, 1) as [client]:
         await client.commit(COUNT)
-        push = client.store.push
+        push = client.store.push_all
 
-        async def twice(oid: str, ref: str, expected: str | None) -> Pushed:
-            assert (await push(oid, ref, expected)).how is Push.DONE
-            again = await push(oid, ref, expected)
+        async def twice(moves: Moves) -> Pushed:
+            assert (await push(moves)).how is Push.DONE
+            again = await push(moves)
             assert again.how is Push.SAME
             return again
 
-        client.store.push = twice  # type: ignore[method-assign]
+        client.store.push_all = twice  # type: ignore[method-assign]
         assert await client.commit(COUNT) == 2
         assert world.show(COUNTER) == "2"
         assert world.commits() == 2
@@ -470,16 +470,16 @@ async def test_whoever_never_gets_through_is_told_in_the_end(
     monkeypatch.setattr(pacing, "CONTENDED_SECONDS", 0.5)
     async with clients_of(world, 1, patience=10) as [client]:
         await client.commit(COUNT)
-        push = client.store.push
+        push = client.store.push_all
 
-        async def beaten(oid: str, ref: str, expected: str | None) -> Pushed:
-            world.put({b"note.txt": oid.encode()})
-            return await push(oid, ref, expected)
+        async def beaten(moves: Moves) -> Pushed:
+            world.put({b"note.txt": repr(moves).encode()})
+            return await push(moves)
 
-        client.store.push = beaten  # type: ignore[method-assign]
+        client.store.push_all = beaten  # type: ignore[method-assign]
         with pytest.raises(UnavailableError, match="in a row"):
             await client.commit(COUNT)
-        client.store.push = push  # type: ignore[method-assign]
+        client.store.push_all = push  # type: ignore[method-assign]
         assert await client.commit(COUNT) == 2
 
 
