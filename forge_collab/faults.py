@@ -45,6 +45,11 @@ POINTS: Final = (
     "release.after_send",
     "note.before",
     "note.after",
+    # a landing (section 8)
+    "land.before",
+    "land.after_announce",
+    "land.after_target",
+    "land.after",
     "settle.before",
     "settle.after",
     "beat.before",

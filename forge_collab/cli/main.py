@@ -65,12 +65,19 @@ COLLABORATE = {
     "renew": ("renew", "renew"),
     "note": ("note", "note"),
     "release": ("release", "release"),
+    "done": ("done", "done"),
     "takeover": ("takeover", "takeover"),
     "log": ("log", "log"),
     "recover": ("recover", "recover"),
 }
 DAEMON = {name: ("daemon", name) for name in ("run", "start", "status", "stop", "logs")}
-TASK = {"list": ("task", "list_"), "show": ("task", "show"), "add": ("task", "add")}
+TASK = {
+    "list": ("task", "list_"),
+    "show": ("task", "show"),
+    "add": ("task", "add"),
+    "reopen": ("reopen", "reopen"),
+    "cancel": ("reopen", "cancel"),
+}
 
 
 @click.group(

@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from forge_collab.core.errors import UsageError
+from forge_collab.core.landing import Evidence
 from forge_collab.core.tasks import Task, TaskStatus
 
 ProblemKind = Literal["broken", "unknown_dependency", "cycle", "duplicate_id"]
@@ -60,11 +61,18 @@ def natural_key(text: str) -> tuple[list[str | int], str]:
 class Board:
     """The plan as a graph, with a status for each task; all start as pending.
 
-    `broken` maps an id to why its file can't be used. ``blocks: [B]`` in A is the same as
+    `broken` maps an id to why its file can't be used; `seen` is what the target branch shows as
+    landed, by id and uid. ``blocks: [B]`` in A is the same as
     ``depends_on: [A]`` in B. Of two ids that differ only in case, the later one is unusable.
     """
 
-    def __init__(self, tasks: Iterable[Task], broken: Mapping[str, str] = {}) -> None:
+    def __init__(
+        self,
+        tasks: Iterable[Task],
+        broken: Mapping[str, str] = {},
+        seen: Mapping[tuple[str, str], Evidence] = {},
+    ) -> None:
+        self.seen = seen
         self._own: dict[int, list[Problem]] = {}
         self._turns: dict[int, tuple[tuple[str, ...], int]] = {}
         listed = list(tasks)
@@ -240,6 +248,10 @@ class Board:
         return self._status[self._node(task_id)]
 
     # Questions
+
+    def evidence(self, task: Task) -> Evidence | None:
+        """What the target branch shows of `task`, or None."""
+        return self.seen.get((task.id, task.uid))
 
     @property
     def problems(self) -> tuple[Problem, ...]:

@@ -317,14 +317,41 @@ def release(
     if before and audit.has(view, me.claimant, nonce):
         return before
     lease = check_holder(view, key, me, fence=fence)
-    return _empty(view, key, lease, me, event, nonce)
+    return end(view, key, lease, me, event=event, nonce=nonce)
 
 
-def _empty(view: View, key: str, lease: Lease, me: Me, event: str, nonce: str) -> Lease:
+def end(
+    view: View, key: str, lease: Lease, me: Me, *, event: str, nonce: str, text: str | None = None
+) -> Lease:
+    """Empty a lease, whoever has it; its fence stays."""
     freed = lease.but(claimant=None, last=lease.claimant)
     view.save(key, freed)
-    audit.append(view, me.claimant, event, ts=me.ts, key=key, fence=lease.fence, nonce=nonce)
+    audit.append(
+        view, me.claimant, event, ts=me.ts, key=key, fence=lease.fence, nonce=nonce, text=text
+    )
     return freed
+
+
+def fence_out(
+    view: View, key: str, me: Me, *, event: str, nonce: str, text: str | None = None
+) -> int:
+    """Empty a lease and raise its fence, so that whoever had it has lost it; the new fence."""
+    before = view.document(Lease, key)
+    fence = before.fence + 1 if before else 1
+    holder = before.claimant if before else None
+    fields = {"fence": fence, "nonce": nonce, "claimant": None}
+    if before is None:
+        view.save(key, Lease.model_validate(fields))
+    else:
+        view.save(key, before.but(**fields, last=holder or before.last))
+    audit.append(view, me.claimant, event, ts=me.ts, key=key, fence=fence, nonce=nonce, text=text)
+    return fence
+
+
+def is_anothers(view: View, key: str, lease: Lease, me: Me) -> bool:
+    """Whether somebody else has it, and may still be at work."""
+    is_mine = lease.claimant in (None, me.claimant)
+    return not is_mine and not _is_expired(view, key, lease, me)
 
 
 def note(view: View, key: str, me: Me, *, nonce: str, text: str, fence: int | None = None) -> Lease:
@@ -357,7 +384,7 @@ def release_all(view: View, instance: str, me: Me, *, nonce: str) -> tuple[str, 
         except CorruptError:
             continue
         if lease and lease.claimant and lease.claimant.instance == instance:
-            _empty(view, key, lease, me, "released", nonce)
+            end(view, key, lease, me, event="released", nonce=nonce)
             freed.append(key)
     return tuple(freed)
 
@@ -375,7 +402,7 @@ def settle(view: View, key: str | None, me: Me, *, nonce: str) -> bool:
         except CorruptError:
             continue
         if lease is not None and lease.claimant is not None and lease.nonce == nonce:
-            _empty(view, candidate, lease, me, "settled", nonce)
+            end(view, candidate, lease, me, event="settled", nonce=nonce)
             return True
     audit.append(view, me.claimant, "settled", ts=me.ts, key=key, nonce=nonce)
     return False

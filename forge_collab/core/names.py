@@ -11,6 +11,7 @@ _WORKER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@/+-]{0,127}")
 _TASK = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 _INSTANCE = re.compile(r"[0-9a-f]{16}")
 _REF = re.compile(r"refs(/[A-Za-z0-9_+@-][A-Za-z0-9_.+@-]*)+")
+_NOT_IN_A_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]")
 _DEVICES = {"con", "prn", "aux", "nul", *(f"{d}{n}" for d in ("com", "lpt") for n in range(1, 10))}
 
 
@@ -83,6 +84,30 @@ def ref(text: str) -> str:
     if _REF.fullmatch(text) and ".." not in text and not has_bad_part:
         return text
     raise UsageError(f"'{text}' is no full ref name such as refs/heads/forge/collab-state")
+
+
+def branch(text: str) -> str:
+    """`text` itself, when git can have a branch of that name and no command takes it for another
+    thing.
+
+    :raises UsageError: when it can't be one; see git-check-ref-format.
+    """
+    parts = text.split("/")
+    has_bad_part = any(not p or p.startswith(".") or p.endswith((".", ".lock")) for p in parts)
+    is_odd = text.startswith(("-", "refs/")) or text in ("@", "HEAD") or ".." in text
+    if has_bad_part or is_odd or "@{" in text or _NOT_IN_A_REF.search(text):
+        raise UsageError(f"'{text}' can't be the name of a branch", hint="git branch --list")
+    return text
+
+
+def oid(text: str) -> str:
+    """`text` itself, when it is the whole name of an object.
+
+    :raises UsageError: when it isn't 40 or 64 hex digits.
+    """
+    if re.fullmatch(r"[0-9a-f]{40}([0-9a-f]{24})?", text):
+        return text
+    raise UsageError(f"'{text}' is no object's name")
 
 
 def remote(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from forge_collab.core import keys, lease
+from forge_collab.core import keys, landing, lease
 from forge_collab.core.board import Board
 from forge_collab.core.change import Snapshot, View, readable
 from forge_collab.core.records import Lease, Participant, TaskRecord, shown_lease
@@ -42,12 +42,13 @@ class Sightings:
 
 
 def apply_records(board: Board, snapshot: Snapshot) -> None:
-    """Give every task of the board the status its record says."""
+    """Give every task of the board the status its record, or the target branch, says."""
     records, _ = readable(TaskRecord, snapshot, keys.TASKS)
     for task_id, task in board.tasks.items():
-        record = records.get(keys.TASKS + task_id)
-        mine = record is not None and record.uid == task.uid
-        board.set_status(task_id, record.status if record and mine else TaskStatus.PENDING)
+        record, seen = records.get(keys.TASKS + task_id), board.evidence(task)
+        is_fresh = record is None and seen is None
+        status = None if is_fresh else landing.progress(record, task, seen).status
+        board.set_status(task_id, status or TaskStatus.PENDING)
 
 
 def claims(

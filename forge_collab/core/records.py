@@ -92,13 +92,20 @@ class Participant(Record):
 
 
 class TaskRecord(Record):
-    """``tasks/<id>``: what became of a task; its definition is elsewhere."""
+    """``tasks/<id>``: what became of a task; its definition is elsewhere.
+
+    `landed` has the `commit` on the target and the `tip` of the branch it came from; `landing`
+    the same of a commit that is about to be pushed to a server that takes one ref at a time;
+    `reason` is why a stopped task is stopped.
+    """
 
     uid: str
     round: int = 1
     status: TaskStatus = TaskStatus.PENDING
     fence: int = 0
     landed: dict[str, str] | None = None
+    landing: dict[str, str] | None = None
+    reason: str | None = None
     branch: str | None = None
     waits_for: tuple[str, ...] = ()
 

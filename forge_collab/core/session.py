@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from forge_collab.core import audit, keys, lease
+from forge_collab.core import audit, keys, landing, lease
 from forge_collab.core.board import Board
 from forge_collab.core.change import ABSENT, View
 from forge_collab.core.errors import (
@@ -25,7 +25,6 @@ from forge_collab.core.records import (
     Message,
     Meta,
     Participant,
-    TaskRecord,
     decode_lines,
     encode,
 )
@@ -165,24 +164,23 @@ def post(
     return message
 
 
-def status_of(view: View, task: Task) -> TaskStatus:
-    """A task's stored status; a record of another task that had the same id doesn't count."""
-    record = view.document(TaskRecord, keys.TASKS + task.id)
-    return record.status if record and record.uid == task.uid else TaskStatus.PENDING
+def status_of(view: View, task: Task, board: Board) -> TaskStatus:
+    """How far a task is, by its record and by what the target branch shows."""
+    return landing.record_of(view, task, board.evidence(task)).status
 
 
-def _is_done(view: View, task: Task) -> bool:
+def _is_over(view: View, task: Task, board: Board) -> bool:
     try:
-        return status_of(view, task) is TaskStatus.DONE
+        return status_of(view, task, board) in (TaskStatus.DONE, TaskStatus.CANCELLED)
     except CorruptError:
         return False
 
 
-def check_open(view: View, task_id: str, board: Board) -> Task:
-    """The task, when it may be worked on: pending, and all it depends on is done.
+def known(board: Board, task_id: str) -> Task:
+    """The task as the plan defines it.
 
     :raises UsageError: when the plan has no such task.
-    :raises BlockedError: when it isn't open; data has `status` and `waits_for`.
+    :raises BlockedError: when a person has to mend the plan first.
     """
     try:
         problem = board.problem_of(task_id)
@@ -191,15 +189,26 @@ def check_open(view: View, task_id: str, board: Board) -> Task:
         raise UsageError(error.message, hint=error.hint, data=data) from None
     if problem is not None:
         raise _blocked(task_id, problem.message, "forge task list", status="broken")
-    task = board.tasks[task_id]
-    status = status_of(view, task)
-    if status is not TaskStatus.PENDING:
+    return board.tasks[task_id]
+
+
+def check_open(view: View, task_id: str, board: Board) -> Task:
+    """The task, when it may be worked on: it hasn't ended, and all it depends on is done.
+
+    :raises UsageError: when the plan has no such task.
+    :raises BlockedError: when it isn't open; data has `status` and `waits_for`.
+    """
+    task = known(board, task_id)
+    status = status_of(view, task, board)
+    if status not in landing.CLAIMABLE:
+        is_over = status in (TaskStatus.DONE, TaskStatus.CANCELLED)
         why = f"{task_id} is {status.value}"
-        raise _blocked(task_id, why, f"forge task show {task_id}", status=status.value)
+        hint = f"forge task {'reopen' if is_over else 'show'} {task_id}"
+        raise _blocked(task_id, why, hint, status=status.value)
     waits = tuple(
         other
         for other in board.dependencies(task_id)
-        if status_of(view, board.tasks[other]) is not TaskStatus.DONE
+        if status_of(view, board.tasks[other], board) is not TaskStatus.DONE
     )
     if waits:
         why = f"{task_id} waits for {', '.join(waits)}"
@@ -218,15 +227,18 @@ def _blocked(
 def claim(
     view: View, task_id: str, board: Board, me: lease.Me, *, nonce: str, ttl: float
 ) -> lease.Grant:
-    """Take an open task.
+    """Take an open task; a stopped one goes on by that.
 
     :raises UsageError, BlockedError: when it isn't open; see `check_open`.
     :raises HeldError: when somebody else, or another worker of this clone, holds it.
     """
     task = check_open(view, task_id, board)
-    return lease.acquire(
+    grant = lease.acquire(
         view, keys.claim(task_id), me, nonce=nonce, ttl=ttl, definition=task.definition_hash
     )
+    if not grant.already:
+        landing.take_on(view, task, board.evidence(task))
+    return grant
 
 
 def claim_next(
@@ -246,6 +258,8 @@ def claim_next(
             held = view.document(Lease, keys.claim(task_id))
             if held is not None and held.claimant == me.claimant:
                 continue
+            if status_of(view, known(board, task_id), board) is not TaskStatus.PENDING:
+                continue
             return claim(view, task_id, board, me, nonce=nonce, ttl=ttl)
         except (BlockedError, HeldError, CorruptError):
             continue
@@ -256,7 +270,7 @@ def claim_next(
             'forge task add "TITLE", or push the target branch with its .forge/tasks/',
             status="empty",
         )
-    if all(_is_done(view, task) for task in board.tasks.values()):
+    if all(_is_over(view, task, board) for task in board.tasks.values()):
         return None
     raise BlockedError(
         "nothing can be claimed now: every open task is held or waits for another",

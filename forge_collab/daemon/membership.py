@@ -20,6 +20,7 @@ from forge_collab.core.change import ABSENT, View
 from forge_collab.core.errors import BlockedError, ForgeError, UnavailableError, expected
 from forge_collab.core.lease import Timing
 from forge_collab.daemon import connecting
+from forge_collab.daemon.landing import Landing
 from forge_collab.daemon.participant import SessionParticipant, Settings
 from forge_collab.daemon.plan import SessionPlan
 from forge_collab.daemon.process import Place, runtime_dir
@@ -53,6 +54,7 @@ class Membership:
     ) -> None:
         self.markers = Markers(repository.common_dir)
         self.current: tuple[SessionParticipant, SessionPlan] | None = None
+        self.landing: Landing | None = None
         self.problem: ForgeError | None = None
         self.poll_seconds = 2.5
         self.transport_name = "polling"
@@ -149,7 +151,8 @@ class Membership:
         faults.at("start.after_enabled")
         async with anyio.create_task_group() as tasks:
             await participant.run(tasks)
-            tasks.start_soon(plan.keep_fresh, config.idle_poll_seconds)
+            self.landing = Landing(participant, plan, store)
+            tasks.start_soon(self.landing.keep_fresh, float(config.idle_poll_seconds))
             self.current = (participant, plan)
             self.problem = None
             self._settled.set()

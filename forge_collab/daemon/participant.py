@@ -7,7 +7,7 @@ memory transport. Everything it must remember over a crash is in the journal.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -18,7 +18,7 @@ from forge_collab import __version__, faults
 from forge_collab.clock import Clock
 from forge_collab.core import audit, keys, lease, overview, pacing, session
 from forge_collab.core.board import Board
-from forge_collab.core.change import Change, Urgency, View, readable
+from forge_collab.core.change import Absent, Change, Urgency, View, readable
 from forge_collab.core.errors import BlockedError, ForgeError, HeldError, UnavailableError
 from forge_collab.core.lease import Me
 from forge_collab.core.overview import Sightings
@@ -90,7 +90,7 @@ class SessionParticipant:
         self.meta: Meta | None = None
         self.is_closing = False
         self.duplicate = anyio.Event()
-        self._new_nonce = new_nonce
+        self.new_nonce = new_nonce
         self._branch_tip = branch_tip
         self._tasks: TaskGroup | None = None
         self._grants_changed = anyio.Event()
@@ -168,13 +168,17 @@ class SessionParticipant:
             own_deadline=self.held.own_deadline(key, worker),
         )
 
-    async def _commit(
+    async def commit(
         self,
         rule: Callable[[View], T],
         what: str,
         urgency: Urgency = Urgency.NOW,
+        refs: Mapping[str, tuple[str | Absent, str | Absent]] | None = None,
     ) -> T:
-        """Carry out a rule as this run of this instance, and no other."""
+        """Carry out a rule as this run of this instance, and no other.
+
+        :raises ForgeError, ConflictError: as the transport and the rule do.
+        """
 
         def as_this_run(view: View) -> T:
             if self.is_closing:
@@ -185,18 +189,18 @@ class SessionParticipant:
             return rule(view)
 
         try:
-            return await self.transport.commit(Change(as_this_run, what, urgency))
+            return await self.transport.commit(Change(as_this_run, what, urgency, refs or {}))
         except DuplicateIdentityError as error:
             self._stop_all(error)
             raise
 
     def _stop_all(self, error: DuplicateIdentityError) -> None:
         """Another run writes as this instance: nothing here is held any more."""
-        self._say("", f"duplicate_identity: {error.message}; all work of this clone stops")
+        self.say("", f"duplicate_identity: {error.message}; all work of this clone stops")
         self.held.end_all()
         self.duplicate.set()
 
-    def _say(self, key: str, text: str) -> None:
+    def say(self, key: str, text: str) -> None:
         """Tell of what happened to `key`, until somebody here has it again."""
         log.warning(text)
         self.lost[key] = f"{self.clock.wall()} {text}"
@@ -209,7 +213,7 @@ class SessionParticipant:
         :raises HeldError, BlockedError, UsageError: when it can't be had, with why.
         :raises UnavailableError: when nobody knows; then it is undone as soon as it can be.
         """
-        await self._know(task_id)
+        await self.know(task_id)
         turn = self._turns.setdefault((worker, task_id), anyio.Lock())
         async with turn:  # Asked twice at once is asked twice: the second has it already.
             return await self._claim(worker, task_id)
@@ -217,7 +221,7 @@ class SessionParticipant:
     async def _claim(self, worker: str, task_id: str | None) -> dict[str, Any]:
         key = None if task_id is None else keys.claim(task_id)
         board, ttl = self.plan.board, self.settings.timing.ttl
-        nonce = self._new_nonce()
+        nonce = self.new_nonce()
 
         def rule(view: View) -> tuple[lease.Grant | None, float]:
             me = self.me(worker, key)
@@ -237,8 +241,8 @@ class SessionParticipant:
         :raises BlockedError, UsageError: when the task isn't open.
         :raises UnavailableError: when nobody knows; then it is undone as soon as it can be.
         """
-        await self._know(task_id)
-        key, nonce = keys.claim(task_id), self._new_nonce()
+        await self.know(task_id)
+        key, nonce = keys.claim(task_id), self.new_nonce()
         board, ttl = self.plan.board, self.settings.timing.ttl
 
         def rule(view: View) -> tuple[lease.Grant | None, float]:
@@ -264,7 +268,7 @@ class SessionParticipant:
         assert grant is not None
         return self._granted(worker, grant, judged_at)
 
-    async def _know(self, task_id: str | None) -> None:
+    async def know(self, task_id: str | None) -> None:
         """Look at the plan again before an id is called unknown, or all is called done."""
         if task_id is None:
             await self.plan.refresh(older_than=_PLAN_SECONDS)
@@ -283,7 +287,7 @@ class SessionParticipant:
         self.journal.sent(claim)
         faults.at("claim.after_journal")
         try:
-            grant, judged_at = await self._commit(rule, what)
+            grant, judged_at = await self.commit(rule, what)
         except ForgeError as error:
             is_unknown = isinstance(error, UnavailableError)
             if error.data.get("unsettled", is_unknown):
@@ -353,7 +357,7 @@ class SessionParticipant:
 
         :raises UsageError: when it can't be added.
         """
-        nonce = self._new_nonce()
+        nonce = self.new_nonce()
         made: list[Task] = []
 
         def rule(view: View) -> Task:
@@ -368,9 +372,14 @@ class SessionParticipant:
             audit.append(view, me.claimant, "task_added", ts=me.ts, nonce=nonce, text=said)
             return task
 
-        return await self._commit(rule, "add a task")
+        return await self.commit(rule, "add a task")
 
     # What isn't known is undone
+
+    def soon(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do `work` beside everything else, while this run lasts; nobody waits for it."""
+        if self._tasks is not None:
+            self._tasks.start_soon(work)
 
     def _settle_later(self, claim: Unsettled) -> None:
         """The journal has it, so a run that is at its end leaves it to the next one."""
@@ -390,7 +399,7 @@ class SessionParticipant:
         while refusals < _SETTLE_TRIES_REFUSED and claim.nonce in self.journal.unsettled:
             faults.at("settle.before")
             try:
-                landed = await self._commit(rule, "settle a claim")
+                landed = await self.commit(rule, "settle a claim")
             except UnavailableError:
                 pass
             except DuplicateIdentityError:
@@ -400,7 +409,7 @@ class SessionParticipant:
                 log.warning("a claim can't be settled: %s", error.message)
             else:
                 if landed:
-                    self._say(
+                    self.say(
                         claim.key or "",
                         f"a claim of '{claim.worker}' that nobody waited for was given back",
                     )
@@ -432,7 +441,7 @@ class SessionParticipant:
 
         :raises LeaseLostError, HeldError, BlockedError: when `worker` doesn't hold it.
         """
-        key, nonce = keys.claim(task_id), self._new_nonce()
+        key, nonce = keys.claim(task_id), self.new_nonce()
 
         def rule(view: View) -> tuple[Lease, float]:
             me = self.me(worker, key)
@@ -440,7 +449,7 @@ class SessionParticipant:
             return record, me.now
 
         faults.at("note.before")
-        record, judged_at = await self._commit(rule, f"note on {task_id}")
+        record, judged_at = await self.commit(rule, f"note on {task_id}")
         faults.at("note.after")
         self._called(worker, key, record, judged_at)
         return {"task": task_id, "noted": True, "lease": self._shown(key, record)}
@@ -455,7 +464,7 @@ class SessionParticipant:
         return {"task": task_id, "released": True, "lease": self._shown(key, record)}
 
     async def _release(self, worker: str, key: str, fence: int | None, event: str) -> Lease:
-        nonce = self._new_nonce()
+        nonce = self.new_nonce()
 
         def rule(view: View) -> Lease:
             me = self.me(worker, key)
@@ -463,7 +472,7 @@ class SessionParticipant:
 
         faults.at("release.before")
         what = f"release {keys.claimed_task(key)}"
-        record = await self._commit(rule, what, Urgency.AHEAD)
+        record = await self.commit(rule, what, Urgency.AHEAD)
         faults.at("release.after_send")
         self.held.end(key)
         return record
@@ -530,7 +539,7 @@ class SessionParticipant:
         faults.at("beat.before")
         held = self.held.to_renew()
         beat = self._presence.beat + 1
-        self._presence = self._presence.but(beat=beat, nonce=self._new_nonce())
+        self._presence = self._presence.but(beat=beat, nonce=self.new_nonce())
         presence = self._presence
 
         def rule(view: View) -> tuple[Lease | None, session.Beat, float]:
@@ -539,7 +548,7 @@ class SessionParticipant:
             return checked, session.beat(view, self.instance, presence, held), judged_at
 
         urgency = Urgency.AHEAD if held or check else Urgency.RIDE
-        checked, found, judged_at = await self._commit(rule, f"beat of {self.handle}", urgency)
+        checked, found, judged_at = await self.commit(rule, f"beat of {self.handle}", urgency)
         for key, there in found.lost.items():
             granted = self.held.all.get(key)
             if granted is not None and granted.nonce == held[key].nonce:
@@ -556,7 +565,7 @@ class SessionParticipant:
         holder = there.claimant if there else None
         now = "nobody has it" if holder is None else f"{holder.handle} has it"
         fence = there.fence if there else 0
-        self._say(
+        self.say(
             granted.key,
             f"lease lost: {keys.lease_name(granted.key)} of worker '{granted.worker}' under fence "
             f"{granted.fence}; {now} under fence {fence}",
@@ -570,7 +579,7 @@ class SessionParticipant:
                 continue
             try:
                 await self._release(granted.worker, key, granted.fence, "released_idle")
-                self._say(
+                self.say(
                     key, f"{keys.lease_name(key)} was given back: '{granted.worker}' is silent"
                 )
             except ForgeError as error:
@@ -587,7 +596,7 @@ class SessionParticipant:
 
         :raises UnavailableError: when that couldn't be said; the leases lapse by themselves.
         """
-        nonce, me = self._new_nonce(), self.me("-")
+        nonce, me = self.new_nonce(), self.me("-")
         self.is_closing = True
 
         def rule(view: View) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 
 import anyio
@@ -11,14 +10,14 @@ from forge_collab.clock import Clock
 from forge_collab.core import keys
 from forge_collab.core.board import Board
 from forge_collab.core.change import ABSENT, Snapshot, View
-from forge_collab.core.errors import ForgeError
+from forge_collab.core.landing import Evidence, newest
 from forge_collab.core.overview import apply_records
 from forge_collab.core.records import Meta
 from forge_collab.files.tasks import Plan, read_plan
+from forge_collab.git.squash import evidence
 from forge_collab.git.store import TARGET, Store
 from forge_collab.transport import Transport
 
-log = logging.getLogger("forge")
 FOLDER = ".forge/tasks"
 
 
@@ -33,7 +32,8 @@ class SessionPlan:
         self._target = target
         self._clock = clock
         self._looked_at: float | None = None
-        self._tip: str | None = None
+        self.tip: str | None = None
+        self._seen: dict[tuple[str, str], Evidence] = {}
         self._files: Mapping[str, bytes] = {}
         self._shared: Mapping[str, bytes] = {}
         self._snapshot: Snapshot | None = None
@@ -56,7 +56,12 @@ class SessionPlan:
 
     def _read(self) -> None:
         self.plan = read_plan(self._files, self._shared)
-        self._board = Board(self.plan.tasks, self.plan.broken)
+        self._board = Board(self.plan.tasks, self.plan.broken, self._seen)
+
+    def saw(self, evidence: Evidence) -> None:
+        """Take note of what the target branch shows beyond its trailers."""
+        self._seen[evidence.task_id, evidence.uid] = evidence
+        self._snapshot = None
 
     async def refresh(self, *, older_than: float = 0.0) -> None:
         """Look at the target branch again if the last look was more than so many seconds ago.
@@ -67,34 +72,42 @@ class SessionPlan:
             asked_at = self._clock.now()
             if self._looked_at is not None and asked_at - self._looked_at <= older_than:
                 return
-            ref = f"refs/heads/{self._target_branch()}"
+            ref = f"refs/heads/{self.target_branch()}"
             tip = (await self._store.tips([ref])).get(ref)
-            if tip != self._tip or self._looked_at is None:
+            if tip != self.tip or self._looked_at is None:
                 await self._take(ref, tip)
             self._looked_at = asked_at
 
-    def _target_branch(self) -> str:
-        """What the session says, else what it is about to say."""
+    async def look(self) -> str | None:
+        """The target branch's tip at a moment after the call, or None where there is no branch.
+
+        :raises UnavailableError: when the remote can't be reached.
+        """
+        await self.refresh(older_than=-1.0)
+        return self.tip
+
+    def target_branch(self) -> str:
+        """The branch that work lands on: what the session says, else what it is about to say."""
         meta = View(self._transport.snapshot).document(Meta, keys.META)
         return meta.target if meta is not None else self._target or "main"
 
     async def _take(self, ref: str, tip: str | None) -> None:
         files: Mapping[str, bytes] = {}
+        seen: dict[tuple[str, str], Evidence] = {}
         if tip is not None:
             tip = await self._store.fetch(ref, TARGET, whole=True)
             files = await self._store.files(tip, FOLDER)
-        self._tip, self._files, self._snapshot = tip, files, None
+            seen = await self._evidence(tip)
+        self.tip, self._files, self._seen, self._snapshot = tip, files, seen, None
         self._shared = added_tasks(self._transport.snapshot)
         self._read()
 
-    async def keep_fresh(self, seconds: float) -> None:
-        """Look again every so many seconds, for ever; what fails is tried again."""
-        while True:
-            await anyio.sleep(seconds)
-            try:
-                await self.refresh(older_than=seconds / 2)
-            except ForgeError as error:
-                log.warning("the plan couldn't be read: %s", error.message)
+    async def _evidence(self, tip: str) -> dict[tuple[str, str], Evidence]:
+        """What the target shows as landed; only what is new is searched where that suffices."""
+        since = self.tip
+        if since is None or not await self._store.contains(tip, since):
+            return newest(await evidence(self._store, None, tip))
+        return newest([*self._seen.values(), *await evidence(self._store, since, tip)])
 
 
 def added_tasks(snapshot: Snapshot) -> dict[str, bytes]:

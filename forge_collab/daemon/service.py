@@ -12,6 +12,7 @@ from forge_collab.core import audit, keys, names, overview
 from forge_collab.core.board import Board, natural_key
 from forge_collab.core.errors import ForgeError, UsageError
 from forge_collab.core.tasks import Task
+from forge_collab.daemon.landing import Landing
 from forge_collab.daemon.membership import Membership
 from forge_collab.daemon.participant import SessionParticipant
 from forge_collab.daemon.plan import SessionPlan
@@ -55,6 +56,10 @@ class Service:
             "renew": self._renew,
             "note": self._note,
             "release": self._release,
+            "landing": self._landing,
+            "done": self._done,
+            "reopen": self._reopen,
+            "cancel": self._cancel,
             "log": self._log,
             "tasks": self._tasks,
             "task": self._task,
@@ -170,6 +175,37 @@ class Service:
     async def _release(self, params: Mapping[str, Any]) -> Any:
         participant, _ = await self._host.membership.joined()
         return await participant.release(_worker(params), _task_of(params), _fence(params))
+
+    # Landing
+
+    async def _lander(self) -> Landing:
+        await self._host.membership.joined()
+        found = self._host.membership.landing
+        assert found is not None, "whoever has joined can land"
+        return found
+
+    async def _landing(self, params: Mapping[str, Any]) -> Any:
+        lander = await self._lander()
+        return await lander.begin(_worker(params), _task_of(params), _fence(params))
+
+    async def _done(self, params: Mapping[str, Any]) -> Any:
+        lander = await self._lander()
+        worker, task_id, fence = _worker(params), _task_of(params), _fence(params)
+        if params.get("landed"):
+            commit = _wanted(params, "landed")
+            return await lander.confirm(worker, task_id, fence=fence, commit=commit)
+        branch = names.branch(_wanted(params, "branch"))
+        tip = None if params.get("tip") is None else names.oid(_wanted(params, "tip"))
+        do = lander.preview if params.get("dry_run") else lander.land
+        return await do(worker, task_id, fence=fence, branch=branch, tip=tip)
+
+    async def _reopen(self, params: Mapping[str, Any]) -> Any:
+        lander, reason = await self._lander(), _line(str(params.get("reason") or ""))
+        return await lander.reopen(_worker(params), _task_of(params), reason)
+
+    async def _cancel(self, params: Mapping[str, Any]) -> Any:
+        lander, reason = await self._lander(), _line(str(params.get("reason") or ""))
+        return await lander.cancel(_worker(params), _task_of(params), reason)
 
     # The log
 

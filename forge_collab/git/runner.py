@@ -32,6 +32,11 @@ _DROPPED = {
 }
 HANDED_OVER = ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "GIT_ASKPASS", "SSH_ASKPASS", "PATH", "DISPLAY")
 """What a command's terminal can authenticate with, and hands to the daemon."""
+PLAIN_PUSH = (
+    *("-c", "push.followTags=false", "-c", "push.recurseSubmodules=no"),
+    *("-c", "push.gpgSign=false", "-c", "color.ui=false"),
+)
+"""What a push of forge's needs, whatever the user's settings say: these refs and no more."""
 _GRACE_SECONDS = 1.0
 MIN_VERSION = (2, 38)
 

@@ -25,7 +25,7 @@ from git.objects.fun import tree_entries_from_data
 from forge_collab import faults
 from forge_collab.core.errors import CorruptError, EnvironmentError_, UnavailableError
 from forge_collab.git.repository import Remote, Repository
-from forge_collab.git.runner import Result, clean_environ, run
+from forge_collab.git.runner import PLAIN_PUSH, Result, clean_environ, run
 
 STATE = "refs/forge/state"
 FETCHED = "refs/forge/fetched"
@@ -33,6 +33,7 @@ TARGET = "refs/forge/target"
 PROBE = "refs/forge/probe"
 NETWORK_SECONDS = 15.0
 TARGET_SECONDS = 600.0
+LOCAL_SECONDS = 60.0
 _FATAL = 128
 _LOOSE_AT_MOST = 12
 _WRITTEN_LAST = "objects/info/alternates"
@@ -59,10 +60,6 @@ _CONFIG = """\
 """
 
 _PLAIN = {"GIT_DEFAULT_REF_FORMAT": "files", "GIT_DEFAULT_HASH": "sha1"}
-_PUSH = (
-    *("-c", "push.followTags=false", "-c", "push.recurseSubmodules=no"),
-    *("-c", "push.gpgSign=false", "-c", "color.ui=false"),
-)
 
 
 class Push(Enum):
@@ -203,9 +200,22 @@ class Store:
         mirror = f"remote.{self.remote.name}.mirror=false"
         return ("-c", "core.hooksPath=/dev/null", "-c", mirror)
 
-    async def _run(self, *args: str, timeout: float) -> Result:
+    async def git(
+        self,
+        *args: str,
+        timeout: float = LOCAL_SECONDS,
+        cwd: Path | None = None,
+        more: Mapping[str, str] = {},
+        stdin: bytes | None = None,
+    ) -> Result:
+        """Run a git command on the private repository; `more` is added to its environment."""
         whole = ("--git-dir", str(self.path), *self._overrides, *args)
-        return await run(whole, cwd=self.repository.home, environ=self._environ(), timeout=timeout)
+        environ = {**self._environ(), **more}
+        place = cwd or self.repository.home
+        return await run(whole, cwd=place, environ=environ, timeout=timeout, stdin=stdin)
+
+    async def _run(self, *args: str, timeout: float) -> Result:
+        return await self.git(*args, timeout=timeout)
 
     # Reading objects
 
@@ -344,6 +354,17 @@ class Store:
         faults.at("fetch.after")
         return oid
 
+    async def deepen(self, ref: str, by: int) -> None:
+        """Fetch more of the history of `ref`: so many commits, all of it for 0.
+
+        :raises UnavailableError: when the remote can't be reached.
+        """
+        how = f"--deepen={by}" if by else "--unshallow"
+        flags = ("--quiet", "--no-tags", "--no-write-fetch-head", "--refmap=", "--no-filter", how)
+        result = await self._run("fetch", *flags, self.remote.address, ref, timeout=TARGET_SECONDS)
+        if not result.is_ok:
+            raise unreachable(self.remote, result)
+
     def _borrow_shallow(self) -> None:
         """A shallow clone's borrowed objects end where its own file says."""
         try:
@@ -392,7 +413,7 @@ class Store:
         whole = ("--atomic",) if len(moves) > 1 else ()
         args = ("push", "--porcelain", "--no-verify", *whole, *leases, self.remote.address, *specs)
         faults.at("push.before_send")
-        result = await self._run(*_PUSH, *args, timeout=self.network_seconds)
+        result = await self._run(*PLAIN_PUSH, *args, timeout=self.network_seconds)
         faults.at("push.after_send")
         return Pushed(how_it_ended(result, moves), _words(result))
 
@@ -401,7 +422,7 @@ class Store:
 
         :raises UnavailableError: when it can't be asked.
         """
-        ask = (*_PUSH, "push", "--porcelain", "--no-verify", "--dry-run")
+        ask = (*PLAIN_PUSH, "push", "--porcelain", "--no-verify", "--dry-run")
         spec = (self.remote.address, f"{oid}:{ref}")
         if (await self._run(*ask, "--atomic", *spec, timeout=self.network_seconds)).code != _FATAL:
             return True
@@ -419,7 +440,7 @@ class Store:
             return Result(1, b"", "the remote has no branches")
         oid = await self.fetch(f"refs/heads/{branches[0]}", PROBE)
         args = ("push", "--porcelain", "--no-verify", "--dry-run", self.remote.address)
-        return await self._run(*_PUSH, *args, f"{oid}:{ref}", timeout=self.network_seconds)
+        return await self._run(*PLAIN_PUSH, *args, f"{oid}:{ref}", timeout=self.network_seconds)
 
 
 def _words(result: Result) -> str:

@@ -333,15 +333,38 @@ def test_a_task_waits_for_what_it_depends_on(store: MemoryStore, board: Board) -
     assert session.check_open(View(store.snapshot), "T3", board).id == "T3"
 
 
-@pytest.mark.parametrize("status", [s for s in TaskStatus if s is not TaskStatus.PENDING])
-def test_a_task_that_is_not_pending_is_not_open(
-    store: MemoryStore, board: Board, status: TaskStatus
+@pytest.mark.parametrize(
+    ("status", "hint"),
+    [
+        (TaskStatus.DONE, "forge task reopen T1"),
+        (TaskStatus.CANCELLED, "forge task reopen T1"),
+        (TaskStatus.AWAITING_MERGE, "forge task show T1"),
+    ],
+)
+def test_a_task_that_has_ended_or_awaits_its_merge_is_not_open(
+    store: MemoryStore, board: Board, status: TaskStatus, hint: str
 ) -> None:
     done(store, "T1", status=status)
     with pytest.raises(BlockedError) as caught:
         session.check_open(View(store.snapshot), "T1", board)
     assert (caught.value.data["status"], caught.value.data["waits_for"]) == (status.value, [])
-    assert caught.value.hint == "forge task show T1"
+    assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize(
+    "status",
+    [TaskStatus.MERGE_BLOCKED, TaskStatus.BLOCKED, TaskStatus.PAUSED, TaskStatus.FAILED],
+)
+def test_a_claim_of_a_stopped_task_makes_it_pending_and_next_passes_it_over(
+    store: MemoryStore, board: Board, status: TaskStatus
+) -> None:
+    done(store, "T1", status=status)
+    view = View(store.snapshot)
+    grant = session.claim_next(view, board, me(), nonce="n1", ttl=10)
+    assert grant is not None
+    assert grant.key == keys.claim("T2")
+    session.claim(view, "T1", board, me(), nonce="n2", ttl=10)
+    assert session.status_of(view, board.tasks["T1"], board) is TaskStatus.PENDING
 
 
 @pytest.mark.parametrize("status", [s for s in TaskStatus if s is not TaskStatus.DONE])
@@ -360,7 +383,7 @@ def test_a_record_of_another_task_that_had_the_id_does_not_count(
 ) -> None:
     store.apply({keys.TASKS + "T1": encode(TaskRecord(uid="last month's", status="done"))})
     view = View(store.snapshot)
-    assert session.status_of(view, board.tasks["T1"]) is TaskStatus.PENDING
+    assert session.status_of(view, board.tasks["T1"], board) is TaskStatus.PENDING
     assert session.check_open(view, "T1", board).id == "T1"
 
 
