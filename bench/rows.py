@@ -75,6 +75,41 @@ def claim() -> list[Row]:
     ]
 
 
+def land() -> list[Row]:
+    """One lander alone; its yardstick is the same by hand: merge --squash, commit, push."""
+    count = 30
+    at_daemon, by_command, by_hand = [], [], []
+    with world(ids(2 * count)) as made:
+        clone = made.clones(1)[0]
+        with clone.connect() as client:
+            for task_id in ids(count):
+                branch, tip = _work_on(made, clone, client, task_id)
+                by_hand.append(made.land_by_hand())
+                asked = {"task": task_id, "worker": "main", "branch": branch, "tip": tip}
+                at_daemon.append(_timed(client.call, "done", asked))
+            for task_id in ids(2 * count)[count:]:
+                _work_on(made, clone, client, task_id)
+                by_command.append(_timed(clone.forge, "collaborate", "done", task_id))
+    return [
+        Row("landing, at the daemon (beside: by hand)", at_daemon, by_hand, Target(1.5, True)),
+        Row("landing with its branch, by the command", by_command, by_hand),
+    ]
+
+
+def _work_on(made: World, clone: Clone, client: Client, task_id: str) -> tuple[str, str]:
+    """Claim a task and commit something on its branch, pushed; the branch and its tip."""
+    held = client.call("claim", {"task": task_id, "worker": "main"})
+    branch = f"forge/task/{task_id}@{held['lease']['fence']}"
+    made.git("fetch", "--quiet", "origin", "main", cwd=clone.path)
+    made.git("switch", "--quiet", "--create", branch, "origin/main", cwd=clone.path)
+    (clone.path / f"{task_id}.txt").write_text("work\n")
+    made.git("add", f"{task_id}.txt", cwd=clone.path)
+    made.git("commit", "--quiet", "--message=work", cwd=clone.path)
+    made.git("push", "--quiet", "origin", branch, cwd=clone.path)
+    tip = run(["git", "rev-parse", branch], cwd=clone.path, environ=made.environ)
+    return branch, tip.decode().strip()
+
+
 def race() -> list[Row]:
     """Eight daemons and one task: until every one of them has its answer.
 
@@ -235,6 +270,7 @@ def _children(pid: int) -> list[int]:
 
 GROUPS: Mapping[str, Callable[[], list[Row]]] = {
     "claim": claim,
+    "land": land,
     "race": race,
     "crowd": crowd,
     "status": status,

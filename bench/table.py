@@ -13,7 +13,7 @@ HEAD = ("what", "median", "p95", "n", "git push", "ratio", "target", "")
 
 @dataclass(frozen=True)
 class Target:
-    """The most that a figure may be: an amount in its own unit, or times a ``git push``."""
+    """The most that a figure may be: an amount in its own unit, or times its yardstick."""
 
     most: float
     is_ratio: bool = False

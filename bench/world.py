@@ -92,6 +92,21 @@ class World:
         self.git("push", "--quiet", "origin", "yardstick", cwd=self._pusher)
         return (time.perf_counter() - started) * 1000
 
+    def land_by_hand(self) -> float:
+        """How long ``git merge --squash``, commit and push of one small branch take, in ms."""
+        self._commits += 1
+        work, place = f"work-{self._commits}", self._pusher
+        self.git("switch", "--quiet", "--create", work, cwd=place)
+        (place / work).write_text("work\n")
+        self.git("add", work, cwd=place)
+        self.git("commit", "--quiet", "--message=work", cwd=place)
+        self.git("switch", "--quiet", "yardstick", cwd=place)
+        started = time.perf_counter()
+        self.git("merge", "--quiet", "--squash", work, cwd=place)
+        self.git("commit", "--quiet", "--message=landed", cwd=place)
+        self.git("push", "--quiet", "origin", "yardstick", cwd=place)
+        return (time.perf_counter() - started) * 1000
+
     def pushes(self, count: int = 10) -> list[float]:
         """So many pushes in a row, in ms."""
         return [self.push() for _ in range(count)]

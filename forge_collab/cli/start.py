@@ -53,6 +53,11 @@ def _enter(
     clone = here(options.folder(context))
     data = enter(clone, create=name == "start", polling=polling, handle=handle)
     _warn_of_unpushed(clone, data["target"])
+    if not data["lands_whole"]:
+        output.notice(
+            "code and record can't move in one push here: a landing happens at most once and can "
+            "be found, but a holder that lost its task isn't stopped from landing it"
+        )
     text = [
         f"in session {data['session']} as {data['me']['handle']} "
         f"(instance {data['me']['instance']}), over {data['transport']}, "

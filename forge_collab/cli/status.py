@@ -95,6 +95,10 @@ def _text(data: Mapping[str, Any]) -> list[str]:
     lines += [
         f"blocked: {b['task']} waits for {', '.join(b['waits_for'])}" for b in data["blocked"]
     ]
+    lines += [
+        f"stopped: {s['task']} is {s['status']}{': ' + s['reason'] if s['reason'] else ''}"
+        for s in data["stopped"]
+    ]
     lines += [f"warning: {warning}" for warning in data["warnings"]]
     return lines
 

@@ -96,8 +96,10 @@ def show(context: click.Context, task: str, as_json: bool) -> None:
 
 def _fields(task: Mapping[str, Any]) -> list[str]:
     lines = [f"{task['id']}: {task['title']}"]
-    for key in ("status", "type", "priority", "complexity", "uid"):
+    for key in ("status", "round", "type", "priority", "complexity", "uid"):
         lines.append(f"  {key}: {task[key]}")
+    for key in ("reason", "landed", "branch"):
+        lines += [f"  {key}: {task[key]}"] if task[key] else []
     for key in ("depends_on", "waits_for", "goals"):
         if task[key]:
             lines.append(f"  {key}: {', '.join(task[key])}")

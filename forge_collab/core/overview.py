@@ -41,14 +41,23 @@ class Sightings:
         return None if known is None else now - known[1]
 
 
-def apply_records(board: Board, snapshot: Snapshot) -> None:
-    """Give every task of the board the status its record, or the target branch, says."""
+def progress(board: Board, snapshot: Snapshot) -> dict[str, TaskRecord]:
+    """How far every task is that has a record, or that the target branch shows."""
     records, _ = readable(TaskRecord, snapshot, keys.TASKS)
+    found: dict[str, TaskRecord] = {}
     for task_id, task in board.tasks.items():
         record, seen = records.get(keys.TASKS + task_id), board.evidence(task)
-        is_fresh = record is None and seen is None
-        status = None if is_fresh else landing.progress(record, task, seen).status
-        board.set_status(task_id, status or TaskStatus.PENDING)
+        if record is not None or seen is not None:
+            found[task_id] = landing.progress(record, task, seen)
+    return found
+
+
+def apply_records(board: Board, snapshot: Snapshot) -> None:
+    """Give every task of the board the status its record, or the target branch, says."""
+    records = progress(board, snapshot)
+    for task_id in board.tasks:
+        record = records.get(task_id)
+        board.set_status(task_id, record.status if record else TaskStatus.PENDING)
 
 
 def claims(
@@ -106,6 +115,7 @@ def overview(
         "blocked": [
             {"task": task, "waits_for": list(waits)} for task, waits in board.blocked().items()
         ],
+        "stopped": _stopped(board, snapshot),
         "flags_open": 0,
         "warnings": [
             *_two_people(present.values()),
@@ -114,6 +124,21 @@ def overview(
             *(why for whys in broken.values() for why in whys),
         ],
     }
+
+
+def _stopped(board: Board, snapshot: Snapshot) -> list[dict[str, Any]]:
+    """The tasks that wait for a person, with why and the branch their work is on."""
+    ended = (TaskStatus.PENDING, TaskStatus.DONE, TaskStatus.CANCELLED)
+    return [
+        {
+            "task": task_id,
+            "status": record.status.value,
+            "reason": record.reason,
+            "branch": record.branch,
+        }
+        for task_id, record in progress(board, snapshot).items()
+        if record.status not in ended
+    ]
 
 
 def _last_seen(

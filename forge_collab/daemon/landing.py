@@ -22,6 +22,7 @@ from forge_collab.core.errors import (
     RefusedError,
     UnavailableError,
     UsageError,
+    expected,
 )
 from forge_collab.core.identity import reduce_url
 from forge_collab.core.landing import Evidence, Landed, Work
@@ -30,6 +31,7 @@ from forge_collab.core.tasks import Task, TaskStatus
 from forge_collab.daemon.participant import SessionParticipant
 from forge_collab.daemon.plan import SessionPlan
 from forge_collab.git import squash
+from forge_collab.git.squash import Committer
 from forge_collab.git.store import Push, Store
 
 log = logging.getLogger("forge")
@@ -107,10 +109,10 @@ class Landing:
         by, clock = self._by(worker, fence), self.participant.clock
         until = clock.now() + landing.DEADLINE_SECONDS
         while True:
-            target = await self._target_tip()
+            target, committer = await self._begin_try()
             work = self._work(task, branch, tip)
             try:
-                return await self._land_on(target, work, by)
+                return await self._land_on(target, work, by, committer=committer)
             except ConflictError as error:
                 if clock.now() >= until:
                     raise _too_busy(task_id, self.target) from error
@@ -127,7 +129,7 @@ class Landing:
         target = await self._target_tip()
         work = self._work(task, branch, tip)
         found = await self._ask(work, self._by(worker, fence))
-        made = await self._squash(target, work, found)
+        made = await self._squash(target, work, found, committer=await squash.committer(self.store))
         before = (await self.store.head(target)).tree
         return {
             **_answer(task, found),
@@ -221,7 +223,7 @@ class Landing:
 
     async def _tip(self, branch: str, tip: str | None) -> str:
         """The branch's tip with everything behind it in the private repository."""
-        if tip is not None and (await self.store.git("cat-file", "-e", tip)).is_ok:
+        if tip is not None and await self._is_here(tip):
             return tip
         ref = f"refs/heads/{branch}"
         if (await self.store.tips([ref])).get(ref) is None:
@@ -230,6 +232,13 @@ class Landing:
                 hint="git push it, or name another with --branch",
             )
         return await self.store.fetch(ref, _WORK, whole=True)
+
+    async def _is_here(self, commit: str) -> bool:
+        try:
+            await self.store.head(commit)
+        except CorruptError:
+            return False
+        return True
 
     async def _target_tip(self) -> str:
         tip = await self.plan.look()
@@ -243,17 +252,43 @@ class Landing:
 
     # Landing
 
-    async def _land_on(self, target: str, work: Work, by: _By) -> dict[str, Any]:
+    async def _begin_try(self) -> tuple[str, Committer]:
+        """The target's tip, and who commits; asked side by side."""
+        committers: list[Committer] = []
+
+        async def ask() -> None:
+            committers.append(await squash.committer(self.store))
+
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask)
+                target = await self._target_tip()
+        except BaseExceptionGroup as group:
+            raise expected(group) or group from None
+        return target, committers[0]
+
+    async def _standing(self, work: Work, by: _By) -> Landed:
+        """As `_ask`, from what is known, which a push is yet to prove; a no is asked for anew."""
+        try:
+            view = View(self.participant.transport.snapshot)
+            me = self.participant.me(by.worker, work.key)
+            return landing.check(view, work, me, fence=by.fence)
+        except ForgeError:
+            return await self._ask(work, by)
+
+    async def _land_on(
+        self, target: str, work: Work, by: _By, *, committer: Committer
+    ) -> dict[str, Any]:
         """One try, on one tip of the target.
 
         :raises ConflictError: when the target has moved meanwhile.
         """
-        found = await self._ask(work, by)
+        found = await self._standing(work, by)
         if found.already:
             return self._done(work, await self._close(work, by.nonce))
         by = replace(by, fence=found.fence)
         try:
-            made = await self._squash(target, work, found)
+            made = await self._squash(target, work, found, committer=committer)
         except _Conflicts as error:
             raise await self._blocked(work, by, error.paths) from None
         faults.at("land.before")
@@ -267,14 +302,15 @@ class Landing:
         faults.at("land.after")
         return self._done(work, done)
 
-    async def _squash(self, target: str, work: Work, found: Landed) -> _Squash:
+    async def _squash(
+        self, target: str, work: Work, found: Landed, *, committer: Committer
+    ) -> _Squash:
         assert work.tip is not None
         await self._check_is_new(work, found.record)
-        base = await squash.base(self.store, self._ref, target, work.tip)
-        merged = await squash.merge(self.store, target, work.tip, base)
+        merged = await squash.merge(self.store, self._ref, target, work.tip)
         if merged.conflicts:
             raise _Conflicts(merged.conflicts)
-        commits = await squash.work(self.store, base, work.tip)
+        commits = await squash.work(self.store, target, work.tip)
         by = commits.by()
         subjects = commits.subjects if commits.subjects != (work.task.title,) else ()
         words = landing.message(
@@ -291,6 +327,7 @@ class Landing:
             by=by[0] if by else None,
             date=commits.date,
             message=words,
+            committer=committer,
         )
         return _Squash(commit, target, words, merged.tree)
 
@@ -509,11 +546,11 @@ class Landing:
     async def _bring(self, task: Task, branch: str | None, tip: str) -> bool:
         """Have the tip in the private repository, and keep it: the branch may go when merged."""
         ref, own = f"refs/heads/{branch}", f"{_AWAITING}/{task.id}"
-        if not (await self.store.git("cat-file", "-e", tip)).is_ok:
+        if not await self._is_here(tip):
             if (await self.store.tips([ref])).get(ref) is None:
                 return False
             await self.store.fetch(ref, own, whole=True)
-            return (await self.store.git("cat-file", "-e", tip)).is_ok
+            return await self._is_here(tip)
         self.store.record(own, tip)
         return True
 

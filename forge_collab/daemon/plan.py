@@ -93,21 +93,14 @@ class SessionPlan:
 
     async def _take(self, ref: str, tip: str | None) -> None:
         files: Mapping[str, bytes] = {}
-        seen: dict[tuple[str, str], Evidence] = {}
         if tip is not None:
             tip = await self._store.fetch(ref, TARGET, whole=True)
             files = await self._store.files(tip, FOLDER)
-            seen = await self._evidence(tip)
-        self.tip, self._files, self._seen, self._snapshot = tip, files, seen, None
+            new = await evidence(self._store, self.tip, tip)
+            self._seen = newest([*self._seen.values(), *new])
+        self.tip, self._files, self._snapshot = tip, files, None
         self._shared = added_tasks(self._transport.snapshot)
         self._read()
-
-    async def _evidence(self, tip: str) -> dict[tuple[str, str], Evidence]:
-        """What the target shows as landed; only what is new is searched where that suffices."""
-        since = self.tip
-        if since is None or not await self._store.contains(tip, since):
-            return newest(await evidence(self._store, None, tip))
-        return newest([*self._seen.values(), *await evidence(self._store, since, tip)])
 
 
 def added_tasks(snapshot: Snapshot) -> dict[str, bytes]:

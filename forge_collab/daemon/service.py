@@ -11,6 +11,7 @@ import anyio
 from forge_collab.core import audit, keys, names, overview
 from forge_collab.core.board import Board, natural_key
 from forge_collab.core.errors import ForgeError, UsageError
+from forge_collab.core.records import TaskRecord
 from forge_collab.core.tasks import Task
 from forge_collab.daemon.landing import Landing
 from forge_collab.daemon.membership import Membership
@@ -84,7 +85,9 @@ class Service:
     # The session
 
     async def _start(self, params: Mapping[str, Any]) -> Any:
-        return await self._host.membership.start(create=bool(params.get("create", True)))
+        told = await self._host.membership.start(create=bool(params.get("create", True)))
+        participant, _ = await self._host.membership.joined()
+        return {**told, "lands_whole": await participant.transport.moves_refs()}
 
     async def _leave(self, params: Mapping[str, Any]) -> Any:
         return await self._host.membership.leave()
@@ -116,6 +119,7 @@ class Service:
                 "claims": [],
                 "claimable": [],
                 "blocked": [],
+                "stopped": [],
                 "flags_open": 0,
                 "warnings": list(self._host.about()["warnings"]),
             }
@@ -228,8 +232,9 @@ class Service:
         participant, plan = await self._host.membership.joined()
         await self._sync(participant, plan)
         board, held = plan.board, _held(participant)
+        records = overview.progress(board, participant.transport.snapshot)
         return {
-            "tasks": [shown_task(board, t, held.get(t)) for t in listed_ids(board)],
+            "tasks": [shown_task(board, t, held.get(t), records.get(t)) for t in listed_ids(board)],
             "problems": [problem.to_json() for problem in board.problems],
             "warnings": list(plan.plan.warnings),
         }
@@ -246,7 +251,8 @@ class Service:
             why = problem.message if problem else f"the plan has no task '{task_id}'"
             raise UsageError(why, hint="forge task list")
         held = _held(participant).get(task_id)
-        return {"tasks": [shown_task(plan.board, task_id, held, whole=True)]}
+        record = overview.progress(plan.board, participant.transport.snapshot).get(task_id)
+        return {"tasks": [shown_task(plan.board, task_id, held, record, whole=True)]}
 
     async def _task_add(self, params: Mapping[str, Any]) -> Any:
         participant, plan = await self._host.membership.joined()
@@ -273,7 +279,12 @@ def _held(participant: SessionParticipant) -> dict[str, dict[str, Any]]:
 
 
 def shown_task(
-    board: Board, task_id: str, lease: Mapping[str, Any] | None, *, whole: bool = False
+    board: Board,
+    task_id: str,
+    lease: Mapping[str, Any] | None = None,
+    record: TaskRecord | None = None,
+    *,
+    whole: bool = False,
 ) -> dict[str, Any]:
     """A task as commands show it; `claimed` is shown for a pending one with a live lease."""
     task, status = board.tasks[task_id], board.status(task_id).value
@@ -284,7 +295,10 @@ def shown_task(
         "uid": task.uid,
         "title": task.title,
         "status": "claimed" if live and status == "pending" else status,
-        "round": 1,
+        "round": record.round if record else 1,
+        "landed": (record.landed or {}).get("commit") if record else None,
+        "branch": record.branch if record else None,
+        "reason": record.reason if record else None,
         "priority": task.priority,
         "depends_on": list(board.dependencies(task_id)),
         "waits_for": list(board.waits_for(task_id)),

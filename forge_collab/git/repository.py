@@ -99,10 +99,7 @@ class Repository:
 
     def author(self) -> tuple[str, str]:
         """The user's name and e-mail as git would use them, else forge's own."""
-        name = self.environ.get("GIT_COMMITTER_NAME") or self.config("user.name")
-        email = self.environ.get("GIT_COMMITTER_EMAIL") or self.config("user.email")
-        name, email = (re.sub(r"[\n<>\0]", "", text or "").strip() for text in (name, email))
-        return (name, email) if name and email else ("forge", "forge@localhost")
+        return author_of(self.environ, self.config("user.name"), self.config("user.email"))
 
     def excludes(self) -> Path:
         """The clone's own exclude file, shared by its work trees."""
@@ -136,6 +133,18 @@ class Remote:
     def shown(self) -> str:
         """The URL as it may be shown."""
         return identity.without_secret(self.push_url)
+
+
+def author_of(environ: Mapping[str, str], name: str | None, email: str | None) -> tuple[str, str]:
+    """A person's name and e-mail, from the environment or these settings; else forge's own."""
+    given = (environ.get("GIT_COMMITTER_NAME") or name, environ.get("GIT_COMMITTER_EMAIL") or email)
+    name, email = (re.sub(r"[\n<>\0]", "", text or "").strip() for text in given)
+    return (name, email) if name and email else ("forge", "forge@localhost")
+
+
+def is_true(value: str) -> bool:
+    """Whether a setting of git's is on; one without a value is."""
+    return value.lower() in ("", "true", "yes", "on", "1")
 
 
 def discover(start: Path, environ: Mapping[str, str]) -> Repository:

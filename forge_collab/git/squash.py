@@ -18,6 +18,7 @@ from dulwich.objects import ShaFile
 from forge_collab.core.errors import BlockedError, FailedError
 from forge_collab.core.landing import OWN_PATHS, TASK_TRAILER, Author, Evidence, evidence_in
 from forge_collab.git import store as git
+from forge_collab.git.repository import author_of, is_true
 from forge_collab.git.runner import Result
 from forge_collab.git.store import Store
 
@@ -25,6 +26,7 @@ _FOLDER = 0o040000
 _CONFLICT = 1
 _PATCHES_AT_MOST = 200
 _DEEPER = (50, 500, 0)
+_ON_TOP_AT_MOST = 20
 _ATTRIBUTES = ".gitattributes"
 _TARGETS_ALONE = ("-c", "core.attributesFile=/dev/null", "-c", "core.bare=false")
 
@@ -50,42 +52,55 @@ class Work:
         return [author for author, _ in Counter(self.authors).most_common()]
 
 
-async def base(store: Store, ref: str, target: str, tip: str) -> str:
-    """Where `tip` left the target; a shallow private repository is deepened until it shows.
+async def merge(store: Store, ref: str, target: str, tip: str) -> Merged:
+    """The tree that `tip` merged into `target` has; forge's own paths are the target's.
+
+    `ref` is the target's on the remote: a shallow private repository is deepened from there
+    until the two meet.
 
     :raises BlockedError: when the two have no history in common.
     :raises UnavailableError: when the remote is needed and can't be reached.
-    """
-    for deeper in (None, *_DEEPER):
-        if deeper is not None:
-            if not (store.path / "shallow").exists():
-                break
-            await store.deepen(ref, deeper)
-        found = await store.git("merge-base", target, tip)
-        if found.is_ok:
-            return found.out.decode().strip()
-    raise BlockedError(
-        "the branch and the target have no commit in common",
-        hint="git rebase the branch onto the target, then try again",
-        data={"status": "unrelated", "waits_for": []},
-    )
-
-
-async def merge(store: Store, target: str, tip: str, base: str) -> Merged:
-    """The tree that `tip` merged into `target` has; forge's own paths are the target's.
-
     :raises FailedError: when git can't merge them; data has its words.
     """
     theirs, tip_tree = (await store.head(target)).tree, (await store.head(tip)).tree
     tree = await anyio.to_thread.run_sync(_with_own_paths, store, tip_tree, theirs)
-    if base == target:
+    if await _is_on_top(store, target, tip):
         return Merged(tree)
+    await _meet(store, ref, target, tip)
     if tree != tip_tree:
         author = store.repository.author()
         made = git.commit(tree, tip, author=author, seconds=0, message="forge")
         await anyio.to_thread.run_sync(store.write, [made])
         tip = made.id.decode()
     return await _merge(store, target, tip)
+
+
+async def _is_on_top(store: Store, target: str, tip: str) -> bool:
+    """Whether `tip` is a few commits on top of the target: then there is nothing to merge."""
+    oid = tip
+    for _ in range(_ON_TOP_AT_MOST):
+        if oid == target:
+            return True
+        parents = (await store.head(oid)).parents
+        if len(parents) != 1:
+            return False
+        oid = parents[0]
+    return False
+
+
+async def _meet(store: Store, ref: str, target: str, tip: str) -> None:
+    for deeper in (None, *_DEEPER):
+        if deeper is not None:
+            if not (store.path / "shallow").exists():
+                break
+            await store.deepen(ref, deeper)
+        if (await store.git("merge-base", target, tip)).is_ok:
+            return
+    raise BlockedError(
+        "the branch and the target have no commit in common",
+        hint="git rebase the branch onto the target, then try again",
+        data={"status": "unrelated", "waits_for": []},
+    )
 
 
 async def _merge(store: Store, target: str, tip: str) -> Merged:
@@ -170,12 +185,12 @@ def _below(
     return (_FOLDER, made) if made else None
 
 
-async def work(store: Store, base: str, tip: str) -> Work:
-    """Who wrote what on the branch, merges left out."""
+async def work(store: Store, target: str, tip: str) -> Work:
+    """Who wrote what on the branch since it left the target, merges left out."""
     shown = "%x00%an%x01%ae%x01%ad%x01%s"
     listed = await store.git(
         *("rev-list", "--reverse", "--no-merges", "--no-commit-header", "--date=raw"),
-        *(f"--format={shown}", f"{base}..{tip}"),
+        *(f"--format={shown}", f"{target}..{tip}"),
     )
     if not listed.is_ok:
         raise _failed("list the branch's commits", listed)
@@ -192,14 +207,42 @@ def _lines(result: Result) -> Iterator[str]:
     return (part.rstrip("\n") for part in text.split("\0") if part)
 
 
+@dataclass(frozen=True)
+class Committer:
+    """Who commits a squash, and whether that person signs commits."""
+
+    name: str
+    email: str
+    is_signing: bool = False
+
+
+async def committer(store: Store) -> Committer:
+    """The user, as git would have it; forge itself where there is no identity."""
+    listed = await store.git(
+        "config", "-z", "--get-regexp", r"^(user\.(name|email)|commit\.gpgsign)$"
+    )
+    entries = listed.out.decode("utf-8", "replace").split("\0")
+    said = {key: value for key, _, value in (entry.partition("\n") for entry in entries)}
+    name, email = author_of(store.environ, said.get("user.name"), said.get("user.email"))
+    signs = said.get("commit.gpgsign")
+    return Committer(name, email, signs is not None and is_true(signs))
+
+
 async def squash(
-    store: Store, tree: str, parent: str, *, by: Author | None, date: str | None, message: str
+    store: Store,
+    tree: str,
+    parent: str,
+    *,
+    by: Author | None,
+    date: str | None,
+    message: str,
+    committer: Committer,
 ) -> str:
-    """The commit of `tree` on `parent`; the user commits it, signed where the user signs.
+    """The commit of `tree` on `parent`, whose author is `by`; signed where the user signs.
 
     :raises BlockedError: when it has to be signed and can't be.
     """
-    name, email = store.repository.author()
+    name, email = committer.name, committer.email
     by = by or Author(name, email)
     environ = {
         "GIT_COMMITTER_NAME": name,
@@ -208,14 +251,12 @@ async def squash(
         "GIT_AUTHOR_EMAIL": by.email or email,
         **({"GIT_AUTHOR_DATE": date} if date else {}),
     }
-    asked = await store.git("config", "--type=bool", "--get", "commit.gpgSign")
-    signs = asked.out.decode().strip() == "true"
     made = await store.git(
-        *("commit-tree", tree, "-p", parent, *(["-S"] if signs else []), "-F", "-"),
+        *("commit-tree", tree, "-p", parent, *(["-S"] if committer.is_signing else []), "-F", "-"),
         more=environ,
         stdin=message.encode("utf-8", "replace"),
     )
-    if not made.is_ok and signs:
+    if not made.is_ok and committer.is_signing:
         raise BlockedError(
             f"the commit can't be signed, and commit.gpgSign says it has to be: {made.err}",
             hint="unlock the key for this machine (gpg-agent, ssh-agent), then try again",

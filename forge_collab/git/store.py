@@ -126,6 +126,11 @@ class Store:
         self._disk: DiskObjectStore | None = None
         self._reading = threading.Lock()
 
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """What git is run with, before it is cleaned."""
+        return self._environ()
+
     # The repository itself
 
     async def ensure(self) -> bool:
