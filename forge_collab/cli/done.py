@@ -73,8 +73,9 @@ def _land(
     tip = branches.tip(clone.repository, names.branch(chosen))
     if tip is not None:
         _check_committed(clone, chosen)
-        if not is_dry:
-            _push(clone, daemon, chosen)
+        if begun["remote"] and not is_dry:
+            place = branches.work_tree_of(clone.repository, chosen)
+            branches.push(clone.repository, place, remote=begun["remote"], branch=chosen)
     work = {**asked, "fence": begun["fence"], "branch": chosen, "tip": tip, "dry_run": is_dry}
     landed: dict[str, Any] = daemon.call("done", work, seconds=_SECONDS)
     return landed
@@ -121,12 +122,6 @@ def _check_committed(clone: Here, branch: str) -> None:
 def _few(paths: tuple[str, ...]) -> str:
     more = f" and {len(paths) - 5} more" if len(paths) > 5 else ""
     return ", ".join(paths[:5]) + more
-
-
-def _push(clone: Here, daemon: client.Client, branch: str) -> None:
-    remote = daemon.call("about")["remote"]
-    place = branches.work_tree_of(clone.repository, branch)
-    branches.push(clone.repository, place, remote=remote, branch=branch)
 
 
 def _text(data: Mapping[str, Any]) -> list[str]:

@@ -93,6 +93,7 @@ class Landing:
             **_answer(task, found),
             "branch": landing.branch_of(task_id, found.fence),
             "target": self.target,
+            "remote": None if self.store.remote.is_own else self.store.remote.name,
         }
 
     async def land(
@@ -422,6 +423,8 @@ class Landing:
     async def _awaiting(self, work: Work, by: _By, refused: RefusedError) -> ForgeError:
         """The target, or the state branch too, is closed to us: find out which and say so."""
         words = str(refused.data.get("server") or refused.message)
+        if self.store.remote.is_own:
+            return _in_the_way(work, self.target, words)
         rule = self._rule(landing.await_merge, work, by, reason=words)
         what = f"{work.task.id} awaits its merge"
         try:
@@ -455,7 +458,8 @@ class Landing:
         participant.lost.pop(work.key, None)
         tip = (found.record.landed or {}).get("tip")
         branch = found.record.branch
-        if branch and tip and landing.task_of(branch) is not None:
+        is_forges = branch is not None and landing.task_of(branch) is not None
+        if branch and tip and is_forges and not self.store.remote.is_own:
             participant.soon(lambda: self._delete(branch, tip))
         return {
             **_answer(work.task, found),
@@ -574,6 +578,15 @@ def _answer(task: Task, found: Landed) -> dict[str, Any]:
         "round": record.round,
         "already": found.already,
     }
+
+
+def _in_the_way(work: Work, target: str, words: str) -> BlockedError:
+    """Alone, the target is a branch of this clone, and git won't write over what isn't saved."""
+    return BlockedError(
+        f"{target} is checked out here, and what isn't committed there is in the way: {words}",
+        hint=f"commit or stash it, then forge collaborate done {work.task.id}",
+        data={"task": work.task.id, "status": "uncommitted", "waits_for": []},
+    )
 
 
 def _too_busy(task_id: str, target: str) -> UnavailableError:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from forge_collab.core import identity, names
 from forge_collab.core.errors import EnvironmentError_
@@ -114,6 +115,16 @@ class Remote:
     fetch_url: str
     push_url: str
     judge: str
+
+    @classmethod
+    def own(cls, common_dir: Path) -> Self:
+        """A clone as its own remote, for whoever works alone."""
+        return cls("this clone", "", str(common_dir), str(common_dir))
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this is the clone itself."""
+        return not self.fetch_url
 
     @property
     def address(self) -> str:

@@ -59,6 +59,11 @@ _CONFIG = """\
 \tunpackLimit = 100
 """
 
+_OWN_RECEIVE_PACK = (
+    "git -c receive.denyCurrentBranch=updateInstead -c core.hooksPath=/dev/null receive-pack"
+)
+"""A push into the clone itself: git moves a clean work tree along, or refuses."""
+
 _PLAIN = {"GIT_DEFAULT_REF_FORMAT": "files", "GIT_DEFAULT_HASH": "sha1"}
 
 
@@ -415,8 +420,9 @@ class Store:
         """Move refs on the remote, all or none of them."""
         leases = [f"--force-with-lease={ref}:{old or ''}" for ref, (old, _) in moves.items()]
         specs = [f"{new or ''}:{ref}" for ref, (_, new) in moves.items()]
-        whole = ("--atomic",) if len(moves) > 1 else ()
-        args = ("push", "--porcelain", "--no-verify", *whole, *leases, self.remote.address, *specs)
+        how = ["--atomic"] if len(moves) > 1 else []
+        how += [f"--receive-pack={_OWN_RECEIVE_PACK}"] if self.remote.is_own else []
+        args = ("push", "--porcelain", "--no-verify", *how, *leases, self.remote.address, *specs)
         faults.at("push.before_send")
         result = await self._run(*PLAIN_PUSH, *args, timeout=self.network_seconds)
         faults.at("push.after_send")
