@@ -40,11 +40,9 @@ POINTS: Final = (
     "local.after_rename",
     # bringing what was held alone into a session, and back (section 11)
     "carry.before",
-    "carry.after_arrive",
-    "carry.after_enabled",
-    "carry.after_local",
-    "carry.before_back",
-    "carry.after_back",
+    "carry.after",
+    "carry.before_home",
+    "carry.after_home",
     # a claim or take-over, and what its holder does (section 6)
     "claim.before_journal",
     "claim.after_journal",

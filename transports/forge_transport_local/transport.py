@@ -59,8 +59,9 @@ class LocalTransport(Transport):
                 self._trouble = error.message
 
     async def _close(self) -> None:
-        async with self._turn:  # A change under way is whole before the file is closed.
-            self._file.close()
+        with anyio.CancelScope(shield=True):
+            async with self._turn:  # A change under way is whole before the file is closed.
+                self._file.close()
 
     @property
     def snapshot(self) -> Snapshot:
