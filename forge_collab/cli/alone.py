@@ -16,27 +16,35 @@ from forge_collab.core.errors import UsageError
 from forge_collab.core.overview import apply_records
 from forge_collab.daemon.service import listed_ids, new_task, shown_entries, shown_task
 from forge_collab.files.atomic import explained, write_atomic
-from forge_collab.files.tasks import Plan, dump_task, read_checkout, read_plan
+from forge_collab.files.tasks import dump_task, read_checkout, read_plan
 
 FOLDER = Path(".forge/tasks")
 
 
-def _board(clone: Here) -> tuple[Plan, Board, dict[str, dict[str, Any]]]:
-    """The checkout's plan, its board, and the claims on it by task."""
-    own, plan = own_records(clone), read_plan(read_checkout(clone.root))
-    board = Board(plan.tasks, plan.broken)
-    apply_records(board, own)
-    _, claims = overview.claims(own, None, 0.0)
-    return plan, board, {claim["key"].removeprefix("claim:"): claim for claim in claims}
+class _Seen:
+    """The checkout's plan with the clone's own records laid over it."""
+
+    def __init__(self, clone: Here) -> None:
+        own, self.plan = own_records(clone), read_plan(read_checkout(clone.root))
+        self.board = Board(self.plan.tasks, self.plan.broken)
+        apply_records(self.board, own)
+        self._records = overview.progress(self.board, own)
+        _, claims = overview.claims(own, None, 0.0)
+        self._held = {claim["key"].removeprefix("claim:"): claim for claim in claims}
+
+    def shown(self, task_id: str, *, whole: bool = False) -> dict[str, Any]:
+        """A task as commands show it."""
+        held, record = self._held.get(task_id), self._records.get(task_id)
+        return shown_task(self.board, task_id, held, record, whole=whole)
 
 
 def listed(clone: Here) -> dict[str, Any]:
     """The tasks, problems and warnings of the checkout's plan."""
-    plan, board, held = _board(clone)
+    seen = _Seen(clone)
     return {
-        "tasks": [shown_task(board, t, held.get(t)) for t in listed_ids(board)],
-        "problems": [problem.to_json() for problem in board.problems],
-        "warnings": list(plan.warnings),
+        "tasks": [seen.shown(task_id) for task_id in listed_ids(seen.board)],
+        "problems": [problem.to_json() for problem in seen.board.problems],
+        "warnings": list(seen.plan.warnings),
     }
 
 
@@ -45,12 +53,12 @@ def shown(clone: Here, task_id: str) -> dict[str, Any]:
 
     :raises UsageError: when it has none of that id, or its file is bad.
     """
-    _, board, held = _board(clone)
-    if task_id not in board.tasks:
-        problem = board.problem_of(task_id)
+    seen = _Seen(clone)
+    if task_id not in seen.board.tasks:
+        problem = seen.board.problem_of(task_id)
         why = problem.message if problem else f"the plan has no task '{task_id}'"
         raise UsageError(why, hint="forge task list")
-    return {"tasks": [shown_task(board, task_id, held.get(task_id), whole=True)]}
+    return {"tasks": [seen.shown(task_id, whole=True)]}
 
 
 def logged(clone: Here) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from forge_collab.core import audit, keys, lease, session
+from forge_collab.core import audit, keys, landing, lease, session
 from forge_collab.core.board import Board
 from forge_collab.core.change import Snapshot, View, readable
 from forge_collab.core.errors import BlockedError, CorruptError, ForgeError, HeldError, UsageError
@@ -87,7 +87,9 @@ def _go_on(
         raise lease.held(view, key, there, me)
     definition = None
     if (task_id := keys.claimed_task(key)) is not None:
-        definition = session.check_open(view, task_id, board).definition_hash
+        task = session.check_open(view, task_id, board)
+        definition = task.definition_hash
+        landing.take_on(view, task, board.evidence(task))
     fields = {
         "fence": mine.fence if there is None else max(mine.fence, _highest(there) + 1),
         "nonce": mine.nonce,

@@ -142,7 +142,7 @@ class SessionParticipant:
             self.held.add(grant.lease.claimant.worker, grant, judged_at)
         for key, error in carried.lost.items():
             name = keys.lease_name(key)
-            self._say(key, f"lease lost: {name} was held alone; {error.message}")
+            self.say(key, f"lease lost: {name} was held alone; {error.message}")
         self.look()
         return meta
 
