@@ -35,6 +35,14 @@ POINTS: Final = (
     "push.after_record",
     "fetch.before",
     "fetch.after",
+    # a change in a clone's own records (section 11)
+    "local.before_rename",
+    "local.after_rename",
+    # bringing what was held alone into a session, and back (section 11)
+    "carry.before",
+    "carry.after",
+    "carry.before_home",
+    "carry.after_home",
     # a claim or take-over, and what its holder does (section 6)
     "claim.before_journal",
     "claim.after_journal",

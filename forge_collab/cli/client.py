@@ -26,10 +26,11 @@ _START_SECONDS = 20.0
 
 
 class Client:
-    """One connection to a daemon."""
+    """One connection to a daemon, from the work tree `root`."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, root: Path | None = None) -> None:
         self._connection = connection
+        self._where = {} if root is None else {"root": str(root)}
         self._lines = connection.makefile("rb")
         self._numbers = itertools.count(1)
 
@@ -46,7 +47,12 @@ class Client:
         :raises UnavailableError: when it gave no answer; nobody knows then what became of it.
         """
         number = next(self._numbers)
-        request = {"jsonrpc": "2.0", "id": number, "method": method, "params": dict(params or {})}
+        request = {
+            "jsonrpc": "2.0",
+            "id": number,
+            "method": method,
+            "params": {**self._where, **(params or {})},
+        }
         try:
             self._connection.settimeout(seconds)
             self._connection.sendall(json.dumps(request).encode() + b"\n")
@@ -85,8 +91,12 @@ class Client:
         self.close()
 
 
-def _no_answer(why: str) -> UnavailableError:
-    return UnavailableError(
+class NoAnswerError(UnavailableError):
+    """The daemon was asked and ended, or is silent: nobody knows what it did."""
+
+
+def _no_answer(why: str) -> NoAnswerError:
+    return NoAnswerError(
         f"{why}; whether the request took effect isn't known yet",
         hint="forge collaborate status shows what is; forge daemon logs says why",
     )
@@ -104,7 +114,7 @@ def running(here: Here, *, seconds: float = _HELLO_SECONDS) -> tuple[Client, dic
         connection.connect(path)
     except OSError:
         return None
-    client = Client(connection)
+    client = Client(connection, here.repository.root)
     environ = {k: v for k, v in here.repository.environ.items() if k in HANDED_OVER}
     try:
         hello = client.call("hello", {"version": __version__, "environ": environ}, seconds=seconds)
@@ -166,11 +176,13 @@ def _of_this_version(here: Here, client: Client, hello: Mapping[str, Any]) -> Cl
 
 
 def session(here: Here) -> Client:
-    """A connection for a command that acts in the session; starts the daemon if need be.
+    """A connection for a command that acts in the session, or alone; starts the daemon if need be.
 
-    :raises BlockedError: when this clone is in no session, or its markers are stale.
+    :raises BlockedError: when a crash left this clone half in a session.
+    :raises EnvironmentError_: when it is in none and has no work tree to work in alone.
     """
-    here.check_healthy()
+    if here.is_alone():
+        here.root  # noqa: B018 - alone the plan is the checkout's
     return start(here)
 
 

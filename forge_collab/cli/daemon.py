@@ -40,7 +40,8 @@ def start(context: click.Context, as_json: bool) -> None:
     Example: forge daemon start
     """
     clone = here(options.folder(context))
-    with client.session(clone) as daemon:
+    clone.check_healthy()
+    with client.start(clone) as daemon:
         about = daemon.call("about")
         until = time.monotonic() + _CONNECT_SECONDS
         while not about["online"] and not about["warnings"] and time.monotonic() < until:

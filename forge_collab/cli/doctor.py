@@ -76,6 +76,8 @@ def _git(folder: Path) -> Check:
 def _remote(clone: Here) -> Check:
     """Reachable, and pushable as far as a push that only asks can tell."""
     config, _ = clone.config()
+    if _is_without_remote(clone):
+        return _result("pass", f"there is none called '{config.remote}': one works alone here")
     remote = clone.repository.remote(config.remote)
 
     async def ask() -> tuple[list[str], Push, str]:
@@ -104,6 +106,11 @@ def _remote(clone: Here) -> Check:
     return _result("pass", f"'{remote.name}' ({remote.shown}) can be read and pushed")
 
 
+def _is_without_remote(clone: Here) -> bool:
+    config, _ = clone.config()
+    return clone.markers.is_absent() and not clone.repository.has_remote(config.remote)
+
+
 def _state(clone: Here) -> Check:
     async def read(transport: Transport) -> tuple[bool, list[CorruptError]]:
         snapshot, bad = transport.snapshot, []
@@ -116,6 +123,10 @@ def _state(clone: Here) -> Check:
             bad += readable(kind, snapshot, prefix)[1]
         return bool(list(snapshot.keys(keys.META))), bad
 
+    if clone.markers.is_absent():
+        look.own_records(clone)
+    if _is_without_remote(clone):
+        return _result("pass", "there is no remote to have one; what is done alone can be read")
     exists, bad = look.connected(clone, read, seconds=_SECONDS)
     if bad:
         places = "; ".join(error.message for error in bad)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import secrets
 from dataclasses import dataclass
@@ -34,7 +33,10 @@ class Here:
         :raises EnvironmentError_: in a bare repository.
         """
         if self.repository.root is None:
-            raise EnvironmentError_("this needs a work tree, and there is none here")
+            raise EnvironmentError_(
+                "this needs a work tree, and there is none here",
+                hint="git worktree add PATH, then run it there",
+            )
         return self.repository.root
 
     def identity(self) -> Identity | None:
@@ -60,14 +62,18 @@ class Here:
 
         :raises BlockedError: otherwise, naming the command that helps.
         """
+        if self.is_alone():
+            raise _blocked(Class.INACTIVE, "forge collaborate start")
+
+    def is_alone(self) -> bool:
+        """Whether this clone is in no session, so that its workers have its own records.
+
+        :raises BlockedError: when a crash left it half in one.
+        """
         found = self.clone_class()
-        if found is not Class.HEALTHY:
-            is_new = found is Class.INACTIVE
-            raise BlockedError(
-                f"{EXPLANATION[found]} (class {found.value})",
-                hint="forge collaborate start" if is_new else "forge collaborate recover",
-                data={"class": found.value, "status": found.value, "waits_for": []},
-            )
+        if found not in (Class.HEALTHY, Class.INACTIVE):
+            raise _blocked(found, "forge collaborate recover")
+        return found is Class.INACTIVE
 
     def config(self, **flags: object) -> tuple[Config, list[str]]:
         """The settings in force here, and warnings about them.
@@ -107,13 +113,7 @@ class Here:
 
         :raises UsageError: when it was given and can't be one.
         """
-        if configured:
-            return names.handle(configured)
-        mail = self.repository.config("user.email") or ""
-        for candidate in (mail.partition("@")[0], getpass.getuser()):
-            if (name := names.suggested_handle(candidate)) is not None:
-                return name
-        raise UsageError("no handle could be derived", hint="forge collaborate start --handle NAME")
+        return self.repository.handle(configured)
 
     def new_identity(self, handle: str, session: str, *, transport: str = "auto") -> Identity:
         """An identity for this clone, under a new instance."""
@@ -127,6 +127,14 @@ class Here:
             transport=transport,
             roots=() if root is None else (str(root),),
         )
+
+
+def _blocked(found: Class, hint: str) -> BlockedError:
+    return BlockedError(
+        f"{EXPLANATION[found]} (class {found.value})",
+        hint=hint,
+        data={"class": found.value, "status": found.value, "waits_for": []},
+    )
 
 
 def here(folder: str | None) -> Here:

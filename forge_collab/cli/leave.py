@@ -25,7 +25,8 @@ def leave(context: click.Context, as_json: bool) -> None:
         data: dict[str, Any] = {"left": True, "released": [], "lapsing": []}
         output.done("collaborate leave", data, ["this clone is in no session"], as_json=as_json)
         return
-    client.session(clone).close()
+    clone.check_healthy()
+    client.start(clone).close()
     found = client.running(clone)
     if found is None:
         raise UnavailableError("the daemon ended meanwhile", hint="forge collaborate leave")

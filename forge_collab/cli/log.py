@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from forge_collab.cli import client, options, output
-from forge_collab.cli.here import here
+from forge_collab.cli.here import Here, here
 
 
 @click.command()
@@ -22,12 +22,13 @@ def log(context: click.Context, follow: bool, as_json: bool) -> None:
     Example: forge collaborate log -f
     """
     clone = here(options.folder(context))
+    if not follow:
+        entries = _entries(clone)
+        text = [_line(entry) for entry in entries]
+        output.done("collaborate log", {"entries": entries}, text, as_json=as_json)
+        return
     with client.session(clone) as daemon:
         entries = daemon.call("log")["entries"]
-        if not follow:
-            text = [_line(entry) for entry in entries]
-            output.done("collaborate log", {"entries": entries}, text, as_json=as_json)
-            return
         while True:
             for entry in entries:
                 output.done(
@@ -38,6 +39,18 @@ def log(context: click.Context, follow: bool, as_json: bool) -> None:
             while not entries:
                 time.sleep(0.5)
                 entries = daemon.call("log", {"after": after})["entries"]
+
+
+def _entries(clone: Here) -> list[dict[str, Any]]:
+    """From the daemon; alone, where none runs, from the clone's own records."""
+    running = client.running(clone) if clone.is_alone() else (client.session(clone), {})
+    if running is None:
+        from forge_collab.cli import alone
+
+        return alone.logged(clone)
+    with running[0] as daemon:
+        entries: list[dict[str, Any]] = daemon.call("log")["entries"]
+    return entries
 
 
 def _line(entry: Mapping[str, Any]) -> str:

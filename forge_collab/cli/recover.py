@@ -16,6 +16,7 @@ from forge_collab.core.change import Change, Urgency, View, readable
 from forge_collab.core.errors import BlockedError, ForgeError
 from forge_collab.core.lifecycle import EXPLANATION, Class
 from forge_collab.core.records import Claimant, Lease, Meta
+from forge_collab.daemon.alone import OwnRecords
 from forge_collab.files.markers import Identity
 from forge_collab.transport import Transport
 
@@ -149,6 +150,7 @@ def _depart(clone: Here, identity: Identity) -> None:
     claimant = Claimant(handle=identity.handle, instance=identity.instance, worker="recover")
 
     async def give_back(transport: Transport) -> None:
+        await OwnRecords(clone.repository.common_dir).take_home(transport.snapshot)
         me = lease.Me(claimant, lease.Watch(), clock.now(), clock.wall())
 
         def rule(view: View) -> tuple[str, ...]:

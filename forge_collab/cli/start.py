@@ -13,7 +13,7 @@ from forge_collab.cli.here import Here, here
 from forge_collab.cli.task import checkout_names
 from forge_collab.core.errors import BlockedError, ForgeError, UsageError
 from forge_collab.core.lifecycle import EXPLANATION, Class
-from forge_collab.files.markers import Identity
+from forge_collab.files.markers import ALONE, Identity
 
 _handle = click.option("--handle", metavar="NAME", help="Your name in the session.")
 _polling = click.option(
@@ -84,13 +84,19 @@ def enter(
 ) -> dict[str, Any]:
     """Bring `clone` into its session and start its daemon; what the commands print.
 
-    :raises ForgeError: why it can't be; a clone that was in no session still isn't then.
+    :raises ForgeError: why it can't be; a clone that was in no session still isn't then, unless
+        nobody knows whether what it held alone is in the session by now.
     """
     from forge_collab.files import ignore
     from forge_collab.git.repository import check_version
 
     check_version(clone.repository.common_dir, clone.repository.environ)
     config, warnings = clone.config(handle=handle)
+    if config.transport == ALONE:
+        raise UsageError(
+            f"a session can't use the transport '{ALONE}': it is for working alone",
+            hint="git config --unset forge.transport",
+        )
     for warning in warnings:
         output.notice(warning)
     remote = clone.repository.remote(config.remote)
@@ -105,8 +111,9 @@ def enter(
     try:
         with client.start(clone) as daemon:
             answer: dict[str, Any] = daemon.call("start", {"create": create})
-    except ForgeError:
-        if before is Class.INACTIVE and not clone.markers.is_enabled():
+    except ForgeError as error:
+        is_half_done = error.data.pop("half_done", isinstance(error, client.NoAnswerError))
+        if before is Class.INACTIVE and not is_half_done and not clone.markers.is_enabled():
             clone.markers.forget(identity)
         raise
     return answer

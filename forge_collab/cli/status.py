@@ -12,6 +12,7 @@ from forge_collab.cli import client, options, output
 from forge_collab.cli.here import Here, here
 from forge_collab.core.errors import UnavailableError
 from forge_collab.core.lifecycle import EXPLANATION, Class
+from forge_collab.files.markers import ALONE
 
 _ANSWER_SECONDS = 1.4
 
@@ -75,7 +76,10 @@ def _text(data: Mapping[str, Any]) -> list[str]:
     mine = f"you are {me['handle']} ({me['instance']})" if me else "you are not in it"
     how = "online" if data["online"] else "OFFLINE"
     lines = [f"session {data['session']} over {data['transport']}, {how}; {mine}"]
-    if data["class"] != Class.HEALTHY.value:
+    if data["transport"] == ALONE:
+        who = f" as {me['handle']} ({me['instance']})" if me else ""
+        lines = [f"alone{who}: these records are this clone's own, nobody else sees them"]
+    elif data["class"] != Class.HEALTHY.value:
         lines.append(f"class {data['class']}: {EXPLANATION[Class(data['class'])]}")
     lines += ["", "participants:"] if data["participants"] else []
     lines += output.table(

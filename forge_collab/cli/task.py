@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from forge_collab.cli import client, options, output
+from forge_collab.cli.client import Client
 from forge_collab.cli.here import Here, here
 from forge_collab.core import names
 from forge_collab.core.errors import UsageError
-from forge_collab.core.lifecycle import Class
 
 
 @click.command(name="list")
@@ -43,12 +43,21 @@ def list_(context: click.Context, as_json: bool) -> None:
 
 def _listed(clone: Here) -> Any:
     """From the session where this clone is in one, from its checkout where it works alone."""
-    if clone.clone_class() is not Class.INACTIVE:
-        with client.session(clone) as daemon:
+    found = _daemon(clone)
+    if found is not None:
+        with found as daemon:
             return daemon.call("tasks")
     from forge_collab.cli import alone
 
-    return alone.listed(clone.root)
+    return alone.listed(clone)
+
+
+def _daemon(clone: Here) -> Client | None:
+    """The clone's daemon; alone, only where it runs."""
+    if not clone.is_alone():
+        return client.session(clone)
+    running = client.running(clone)
+    return None if running is None else running[0]
 
 
 def checkout_names(clone: Here) -> list[str]:
@@ -84,13 +93,14 @@ def show(context: click.Context, task: str, as_json: bool) -> None:
     """
     clone = here(options.folder(context))
     task_id = names.task_id(task)
-    if clone.clone_class() is not Class.INACTIVE:
-        with client.session(clone) as daemon:
+    found = _daemon(clone)
+    if found is not None:
+        with found as daemon:
             data = daemon.call("task", {"task": task_id})
     else:
         from forge_collab.cli import alone
 
-        data = alone.shown(clone.root, task_id)
+        data = alone.shown(clone, task_id)
     output.done("task show", data, _fields(data["tasks"][0]), as_json=as_json)
 
 
@@ -153,7 +163,7 @@ def add(
     }
     if task_id is not None:
         fields["id"] = names.task_id(task_id)
-    if clone.clone_class() is not Class.INACTIVE:
+    if not clone.is_alone():
         with client.session(clone) as daemon:
             asked = {
                 "task": fields,

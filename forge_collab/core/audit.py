@@ -17,7 +17,7 @@ from forge_collab.core.records import (
     encode,
 )
 
-GRANTS = ("claimed", "taken_over")
+GRANTS = ("claimed", "taken_over", "carried")
 _DIGITS = 9
 _LOOK_BACK_BYTES = 1024 * 1024
 

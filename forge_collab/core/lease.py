@@ -199,7 +199,7 @@ def _grant(
     text: str | None = None,
 ) -> Grant:
     holder = before.claimant if before else None
-    fence = before.fence + 1 if before else 1
+    fence = max(before.fence, before.floor) + 1 if before else 1
     fields = {
         "fence": fence,
         "nonce": nonce,

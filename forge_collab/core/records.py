@@ -64,10 +64,12 @@ class Lease(Record):
     """``leases/<key>``: who may work on `key`, until it stops being renewed.
 
     `fence` rises with every new claimant and never falls; a released lease has no claimant,
-    keeps its fence, and names in `last` who had it.
+    keeps its fence, and names in `last` who had it. The next fence is above `floor` too, which a
+    clone that worked alone may have left while somebody else held the lease.
     """
 
     fence: int = Field(ge=1, le=LARGEST)
+    floor: int = Field(default=0, le=LARGEST)
     nonce: str
     claimant: Claimant | None = None
     last: Claimant | None = None

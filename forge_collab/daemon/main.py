@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 
 from forge_collab import __version__
-from forge_collab.clock import SystemClock
+from forge_collab.clock import Clock, SystemClock
 from forge_collab.core import keys
 from forge_collab.core.errors import BlockedError, BugError, expected
 from forge_collab.daemon.membership import Membership
@@ -27,7 +27,7 @@ from forge_collab.git.runner import HANDED_OVER
 
 log = logging.getLogger("forge")
 _GUARD_SECONDS = 1.0
-_UNSTARTED_SECONDS = 60.0
+_UNUSED_SECONDS = 60.0
 _LAST_ANSWER_SECONDS = 0.1
 
 
@@ -37,7 +37,7 @@ class Daemon:
     def __init__(self, common_dir: Path, environ: Mapping[str, str]) -> None:
         self.place = Place(common_dir)
         self.environ = dict(environ)
-        self.clock = SystemClock()
+        self.clock: Clock = SystemClock()
         self.membership = Membership(
             discover(common_dir, self.environ),
             self.place,
@@ -45,6 +45,7 @@ class Daemon:
             clock=self.clock,
             end=lambda: self._stop.set(),
         )
+        self.service = Service(self)
         self._started_at = self.clock.now()
         self._stop = anyio.Event()
 
@@ -60,7 +61,7 @@ class Daemon:
                 hint="forge daemon status",
                 data={"status": "running", "waits_for": []},
             )
-        server = Server(self._new_socket, Service(self).handle, self._greet, self.report)
+        server = Server(self._new_socket, self.service.handle, self._greet, self.report)
         self.place.note_pid()
         log.info("forge %s begins, process %d", __version__, os.getpid())
         try:
@@ -97,13 +98,16 @@ class Daemon:
             if not lock.is_mine():
                 log.error("the lock file was replaced: another daemon may run, so this one ends")
                 self._stop.set()
-            elif member.markers.is_enabled() or member.is_left:
-                continue
-            elif member.current is not None:
-                log.warning("the session was left from outside")
+            elif not member.is_wanted and not member.markers.is_enabled() and self._is_unused():
                 self._stop.set()
-            elif not member.is_wanted and self._waited() > _UNSTARTED_SECONDS:
+            elif member.is_out_of_step():
+                log.warning("the session was left, or joined, from outside")
                 self._stop.set()
+
+    def _is_unused(self) -> bool:
+        """Whether nobody has asked for anything for a while, and nothing is held alone."""
+        seconds = self.service.unused_seconds()
+        return self.membership.is_at_rest() and seconds > _UNUSED_SECONDS
 
     def _waited(self) -> float:
         return self.clock.now() - self._started_at
@@ -135,7 +139,7 @@ class Daemon:
         transport = participant.transport if participant else None
         trouble = transport.trouble if transport else (member.problem and member.problem.message)
         synced = transport.last_sync if transport else None
-        identity = member.markers.read()
+        identity = member.alone or member.markers.read()
         instance = identity.instance if identity else ""
         journal = (
             participant.journal if participant else load_journal(self.place.journal_path, instance)
@@ -151,10 +155,11 @@ class Daemon:
             "queued": len(journal.unsettled),
             "session": identity.session if identity else None,
             "repo": identity.repo if identity else None,
-            "class": "healthy" if member.markers.is_enabled() else "stale_participant",
+            "class": member.clone_class().value,
             "me": identity.short if identity else None,
             "target": identity.target if identity else None,
-            "remote": member.remote_name,
+            "remote": None if member.alone else member.remote_name,
+            "agreed": member.is_agreed,
             "clone": str(self.place.common_dir),
             "holding": len(journal.granted),
             "warnings": [trouble] if trouble else [],

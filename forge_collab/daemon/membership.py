@@ -1,11 +1,14 @@
-"""This clone's membership in its session: connecting, joining, serving, leaving."""
+"""This clone's membership in its session: connecting, joining, serving, leaving; and, while it
+is in none, its workers' membership in a session of their own.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,22 +18,24 @@ import anyio.to_thread
 
 from forge_collab import faults
 from forge_collab.clock import Clock
-from forge_collab.core import choice, keys, session
+from forge_collab.core import carry, choice, keys, session
 from forge_collab.core.change import ABSENT, View
 from forge_collab.core.errors import BlockedError, ForgeError, UnavailableError, expected
 from forge_collab.core.lease import Timing
+from forge_collab.core.lifecycle import Class
 from forge_collab.daemon import connecting
+from forge_collab.daemon.alone import OwnRecords, settle_target
 from forge_collab.daemon.landing import Landing
 from forge_collab.daemon.participant import SessionParticipant, Settings
-from forge_collab.daemon.plan import SessionPlan
+from forge_collab.daemon.plan import CheckoutPlan, SessionPlan, TaskPlan, asked_from
 from forge_collab.daemon.process import Place, runtime_dir
 from forge_collab.files.config import Config, load_config
-from forge_collab.files.journal import load_journal
-from forge_collab.files.markers import Identity, Markers
+from forge_collab.files.journal import Journal, load_journal
+from forge_collab.files.markers import ALONE, Identity, Markers
 from forge_collab.git import ssh
 from forge_collab.git.repository import Repository
 from forge_collab.git.store import Store
-from forge_collab.transport import Transport, load
+from forge_collab.transport import Context, Transport, load
 
 log = logging.getLogger("forge")
 _RETRY_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0)
@@ -41,6 +46,8 @@ class Membership:
     """What a clone's daemon is to the session; `live` goes on until it has left.
 
     `current` is this clone's participant and plan while it is connected; `problem` why it isn't.
+    `alone` is who its workers' own session knows it as, while it is in no other; `is_agreed`
+    whether they were told, or asked, before they began to work alone.
     """
 
     def __init__(
@@ -53,8 +60,10 @@ class Membership:
         end: Callable[[], None],
     ) -> None:
         self.markers = Markers(repository.common_dir)
-        self.current: tuple[SessionParticipant, SessionPlan] | None = None
+        self.current: tuple[SessionParticipant, TaskPlan] | None = None
         self.landing: Landing | None = None
+        self.alone: Identity | None = None
+        self.is_agreed = False
         self.problem: ForgeError | None = None
         self.poll_seconds = 2.5
         self.transport_name = "polling"
@@ -68,13 +77,24 @@ class Membership:
         self._clock = clock
         self._end = end
         self._may_create = True
+        self._own = OwnRecords(repository.common_dir)
         self._begin = anyio.Event()
+        self._wanted = anyio.Event()
+        self._alone_over: anyio.Event | None = None
+        self._asked_root: Path | None = None
         self._settled = anyio.Event()
 
     async def live(self) -> None:
-        """Be in the session whenever that is possible, from when it is wanted until it is left."""
+        """Be in the session whenever that is possible, from when it is wanted until it is left;
+        before, alone, once a worker asks for something."""
         if not self.markers.is_enabled():
             await self._begin.wait()
+        if not self.is_wanted and self.markers.is_absent():
+            await self._live_alone()
+        if self.is_wanted or self.markers.is_enabled():
+            await self._live_joined()
+
+    async def _live_joined(self) -> None:
         tries = 0
         while not self.is_left:
             try:
@@ -93,20 +113,84 @@ class Membership:
                 await anyio.sleep(_RETRY_SECONDS[min(tries, len(_RETRY_SECONDS) - 1)])
                 tries += 1
 
+    # Alone
+
+    async def _live_alone(self) -> None:
+        """Serve this clone's workers until the session is wanted, or that can't be any more."""
+        self._alone_over = over = anyio.Event()
+        try:
+            await self._serve_alone()
+        except Exception as error:
+            self.problem = expected(error)
+            if self.problem is None:
+                raise
+            log.warning("can't work alone: %s", self.problem.message)
+            self._settled.set()
+        if self.is_wanted:
+            self.problem, self._settled = None, anyio.Event()
+        else:
+            self._end()
+        over.set()
+
+    async def _serve_alone(self) -> None:
+        config = self._config(self._asked_root)
+        identity = self.markers.be_alone(self._repository.handle(config.handle))
+        context = self._context(identity, config)
+        self.transport_name = ALONE
+        async with load(ALONE)(context) as transport:
+            target = await settle_target(transport, self._repository, config)
+            journal = load_journal(self._place.alone_journal_path, identity.instance)
+            plan = CheckoutPlan(transport)
+            participant = self._participant(identity, config, transport, journal, plan)
+            meta = await participant.arrive(
+                session_id=ALONE, repo=secrets.token_hex(8), target=target
+            )
+            self.alone = replace(identity, repo=meta.repo, target=meta.target)
+            async with anyio.create_task_group() as tasks:
+                await participant.run(tasks)
+                self.current = (participant, plan)
+                self._settled.set()
+                await _first_of(self._wanted, participant.duplicate)
+                participant.is_closing = True
+                tasks.cancel_scope.cancel()
+        self.current, self.alone = None, None
+
+    def _ask_alone(self) -> None:
+        """A worker asks for something: begin to work alone, where this clone is in no session."""
+        if not self._begin.is_set() and self.markers.is_absent():
+            self._asked_root = asked_from.get()
+            self._begin.set()
+
+    def clone_class(self) -> Class:
+        """What this clone is, as far as its markers alone say."""
+        if self.markers.is_enabled():
+            return Class.HEALTHY
+        return Class.INACTIVE if self.markers.is_absent() else Class.STALE_PARTICIPANT
+
+    def is_out_of_step(self) -> bool:
+        """Whether this clone was taken out of its session, or put into one, past its daemon."""
+        if self.is_left or self.current is None:
+            return False
+        if self.alone is not None:
+            return self.markers.is_enabled()
+        return not self.markers.is_enabled()
+
+    def is_at_rest(self) -> bool:
+        """Whether nothing is held, nor waits to be settled."""
+        if self.current is None:
+            return True
+        journal = self.current[0].journal
+        return not journal.granted and not journal.unsettled
+
+    # In the session
+
     async def _join_once(self) -> None:
         """Connect, join, and serve until this identity is found to be somebody else's."""
         identity = self._identity()
-        config = self._config(identity)
+        config = self._config(Path(identity.roots[0]) if identity.roots else None)
         remote = self._repository.remote(config.remote)
         self._share_ssh(remote.push_url)
-        context = connecting.context(
-            self._repository,
-            config,
-            instance=identity.instance,
-            handle=identity.handle,
-            environ=self._environ,
-            clock=self._clock,
-        )
+        context = self._context(identity, config)
         self.transport_name = connecting.transport_name(identity, config, self._environ)
         store = Store(
             self._repository,
@@ -129,19 +213,22 @@ class Membership:
         self, identity: Identity, config: Config, transport: Transport, store: Store
     ) -> None:
         target = await self._target(config, transport, store)
-        participant = self._participant(identity, config, transport, store, target)
+        plan = SessionPlan(store, transport, clock=self._clock, target=target)
+        journal = load_journal(self._place.journal_path, identity.instance)
+        participant = self._participant(identity, config, transport, journal, plan)
         session_id = config.session or identity.session
         if transport.snapshot.get(keys.META) is ABSENT and not self._may_create:
             raise BlockedError(
                 "there is no session on this remote yet", hint="forge collaborate start"
             )
         session.check_session(View(transport.snapshot), identity.repo)
-        meta = await participant.arrive(
-            session_id=session_id, repo=secrets.token_hex(8), target=target
-        )
-        plan = participant.plan
-        assert isinstance(plan, SessionPlan)
+        alone = await self._had_alone()
         await plan.refresh()
+        with self._half_done_if_unknown(alone):
+            meta = await participant.arrive(
+                session_id=session_id, repo=secrets.token_hex(8), target=target, alone=alone
+            )
+        faults.at("carry.after")
         faults.at("start.after_connect")
         if self.is_left:
             return
@@ -149,6 +236,8 @@ class Membership:
         self.markers.write(identity)
         self.markers.enable(identity)
         faults.at("start.after_enabled")
+        if alone:
+            await self._take_home(transport)
         async with anyio.create_task_group() as tasks:
             await participant.run(tasks)
             self.landing = Landing(participant, plan, store)
@@ -160,6 +249,33 @@ class Membership:
             tasks.cancel_scope.cancel()
         self.markers.rename(identity, secrets.token_hex(8))
 
+    async def _had_alone(self) -> dict[str, carry.Alone]:
+        """What is to be brought into the session; one that is joined already does without."""
+        try:
+            return await self._own.had()
+        except ForgeError as error:
+            if not self.markers.is_enabled():
+                raise
+            log.warning("what was held alone can't be brought over: %s", error.message)
+            return {}
+
+    @contextmanager
+    def _half_done_if_unknown(self, alone: Mapping[str, carry.Alone]) -> Iterator[None]:
+        """Marks an error after which what is held alone may be held in the session already."""
+        try:
+            yield
+        except UnavailableError as error:
+            is_held = any(mine.worker for mine in alone.values())
+            error.data["half_done"] = is_held and error.data.get("unsettled", True)
+            raise
+
+    async def _take_home(self, transport: Transport) -> None:
+        """Nothing is held alone any more; not having written that is mended at the next start."""
+        try:
+            await self._own.take_home(transport.snapshot)
+        except ForgeError as error:
+            log.warning("this clone's own records weren't written: %s", error.message)
+
     def _identity(self) -> Identity:
         """Who this clone is; a new instance when the one on record belongs to another place."""
         identity = self.markers.read()
@@ -170,14 +286,23 @@ class Membership:
         log.warning("this clone is a copy of another: it takes an instance of its own")
         return self.markers.rename(identity, secrets.token_hex(8))
 
-    def _config(self, identity: Identity) -> Config:
-        root = Path(identity.roots[0]) if identity.roots else self._repository.root
+    def _context(self, identity: Identity, config: Config) -> Context:
+        return connecting.context(
+            self._repository,
+            config,
+            instance=identity.instance,
+            handle=identity.handle,
+            environ=self._environ,
+            clock=self._clock,
+        )
+
+    def _config(self, root: Path | None) -> Config:
         home = Path(self._environ.get("HOME", "/"))
         config, warnings = load_config(
             flags={},
             environ=self._environ,
             git_config=self._repository.config_pairs(),
-            root=root,
+            root=root or self._repository.root,
             home=home,
         )
         for warning in warnings:
@@ -209,14 +334,14 @@ class Membership:
         identity: Identity,
         config: Config,
         transport: Transport,
-        store: Store,
-        target: str | None,
+        journal: Journal,
+        plan: TaskPlan,
     ) -> SessionParticipant:
         mail = self._repository.author()[1]
         return SessionParticipant(
             transport,
-            load_journal(self._place.journal_path, identity.instance),
-            SessionPlan(store, transport, clock=self._clock, target=target),
+            journal,
+            plan,
             clock=self._clock,
             handle=identity.handle,
             instance=identity.instance,
@@ -237,11 +362,12 @@ class Membership:
         result = await anyio.to_thread.run_sync(self._repository.git, *args)
         return result.out.decode().strip() or None
 
-    async def joined(self) -> tuple[SessionParticipant, SessionPlan]:
-        """This clone in its session; waits a moment for a connection being made.
+    async def joined(self) -> tuple[SessionParticipant, TaskPlan]:
+        """This clone in its session, or alone; waits a moment for a connection being made.
 
         :raises UnavailableError: when the session can't be reached now.
         """
+        self._ask_alone()
         if self.current is None and not self._settled.is_set():
             with anyio.move_on_after(_FIRST_WAIT_SECONDS):
                 await self._settled.wait()
@@ -258,6 +384,9 @@ class Membership:
         """
         self.is_wanted, self._may_create = True, create
         self._begin.set()
+        self._wanted.set()
+        if self._alone_over is not None:
+            await self._alone_over.wait()
         await self._settled.wait()
         participant, _ = await self.joined()
         seen = participant.overview()
@@ -287,6 +416,8 @@ class Membership:
     async def _leave(self, identity: Identity | None) -> tuple[list[str], list[dict[str, Any]]]:
         self.is_left = True
         faults.at("leave.after_close")
+        if self.current is not None:
+            await self._go_home(self.current[0])
         self.markers.disable(identity)
         faults.at("leave.after_enabled")
         freed, lapsing = await self._depart(identity)
@@ -295,6 +426,15 @@ class Membership:
         faults.at("leave.after_participant")
         self._end()
         return freed, lapsing
+
+    async def _go_home(self, participant: SessionParticipant) -> None:
+        """Remember the session's fences and statuses, so that working alone goes on above them."""
+        participant.is_closing = True
+        try:
+            await self._own.take_home(participant.transport.snapshot)
+        except ForgeError:
+            self.is_left = participant.is_closing = False
+            raise
 
     async def _depart(self, identity: Identity | None) -> tuple[list[str], list[dict[str, Any]]]:
         """What was given back, and what lapses by itself because nobody could be told."""
@@ -310,3 +450,15 @@ class Membership:
                 for g in held
             ]
         return [keys.lease_name(key) for key in freed], []
+
+
+async def _first_of(*events: anyio.Event) -> None:
+    """Wait until one of `events` is set."""
+
+    async def wait(event: anyio.Event) -> None:
+        await event.wait()
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for event in events:
+            tasks.start_soon(wait, event)

@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 
 from forge_collab import __version__, faults
 from forge_collab.clock import Clock
-from forge_collab.core import audit, keys, lease, overview, pacing, session
+from forge_collab.core import audit, carry, keys, lease, overview, pacing, session
 from forge_collab.core.board import Board
 from forge_collab.core.change import Absent, Change, Urgency, View, readable
 from forge_collab.core.errors import BlockedError, ForgeError, HeldError, UnavailableError
@@ -109,20 +109,42 @@ class SessionParticipant:
 
     # Life
 
-    async def arrive(self, *, session_id: str, repo: str, target: str | None) -> Meta:
+    async def arrive(
+        self,
+        *,
+        session_id: str,
+        repo: str,
+        target: str | None,
+        alone: Mapping[str, carry.Alone] | None = None,
+    ) -> Meta:
         """Join: find or make the session's meta record and say that this run is here.
+
+        In the same change goes what this clone had `alone`; whatever its workers held and can't
+        hold on to is told them.
 
         :raises ForgeError: as the transport and `session.found` do.
         """
+        board = self.plan.board if alone else Board(())
+        ttl = self.settings.timing.ttl
 
-        def rule(view: View) -> Meta:
+        def rule(view: View) -> tuple[Meta, carry.Joined, float]:
+            judged_at = self.clock.now()
             meta = session.found(view, session=session_id, repo=repo, target=target)
             session.arrive(view, self.instance, self._presence)
-            return meta
+            carried = carry.join(view, alone or {}, board, self.me, ttl=ttl)
+            return meta, carried, judged_at
 
-        self.meta = await self.transport.commit(Change(rule, f"{self.handle} is here"))
+        arrival = Change(rule, f"{self.handle} is here")
+        meta, carried, judged_at = await self.transport.commit(arrival)
+        self.meta = meta
+        for grant in carried.granted.values():
+            assert grant.lease.claimant is not None
+            self.held.add(grant.lease.claimant.worker, grant, judged_at)
+        for key, error in carried.lost.items():
+            name = keys.lease_name(key)
+            self.say(key, f"lease lost: {name} was held alone; {error.message}")
         self.look()
-        return self.meta
+        return meta
 
     async def run(self, tasks: TaskGroup) -> None:
         """Start what goes on by itself, in `tasks`: beats, watching, settling what a crash left."""

@@ -1,10 +1,16 @@
-"""Which tasks exist: the target branch's fetched tip, and what was added on the state branch."""
+"""Which tasks exist: in a session the target branch's fetched tip and what was added on the state
+branch; alone the checkout's files.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Protocol
 
 import anyio
+import anyio.lowlevel
 
 from forge_collab.clock import Clock
 from forge_collab.core import keys
@@ -13,12 +19,73 @@ from forge_collab.core.change import ABSENT, Snapshot, View
 from forge_collab.core.landing import Evidence, newest
 from forge_collab.core.overview import apply_records
 from forge_collab.core.records import Meta
-from forge_collab.files.tasks import Plan, read_plan
+from forge_collab.files.tasks import Plan, read_checkout, read_plan
 from forge_collab.git.squash import evidence
 from forge_collab.git.store import TARGET, Store
 from forge_collab.transport import Transport
 
 FOLDER = ".forge/tasks"
+asked_from: ContextVar[Path | None] = ContextVar("asked_from", default=None)
+"""The work tree that the request being answered was made in."""
+
+
+class TaskPlan(Protocol):
+    """The tasks there are, and the board of them."""
+
+    @property
+    def plan(self) -> Plan:
+        """The tasks as last read, with what was wrong with their files."""
+        ...
+
+    @property
+    def board(self) -> Board:
+        """The tasks as last read, with the statuses of the newest snapshot."""
+        ...
+
+    async def refresh(self, *, older_than: float = 0.0) -> None:
+        """Read the tasks again if the last look was more than so many seconds ago."""
+        ...
+
+
+class CheckoutPlan:
+    """The plan of a clone alone: the files in the checkout that a request was made in, as they are
+    now; every work tree has its own."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._read: dict[Path, tuple[Mapping[str, bytes], Plan, Board]] = {}
+
+    @property
+    def plan(self) -> Plan:
+        """The tasks in the checkout.
+
+        :raises EnvironmentError_: when they can't be read.
+        """
+        return self._now()[0]
+
+    @property
+    def board(self) -> Board:
+        """The tasks in the checkout, with the statuses of the newest snapshot.
+
+        :raises EnvironmentError_: when they can't be read.
+        """
+        board = self._now()[1]
+        apply_records(board, self._transport.snapshot)
+        return board
+
+    def _now(self) -> tuple[Plan, Board]:
+        root = asked_from.get()
+        if root is None:
+            return Plan((), {}, ()), Board(())
+        files, known = read_checkout(root), self._read.get(root)
+        if known is None or known[0] != files:
+            plan = read_plan(files)
+            known = self._read[root] = (files, plan, Board(plan.tasks, plan.broken))
+        return known[1], known[2]
+
+    async def refresh(self, *, older_than: float = 0.0) -> None:
+        """Nothing: the files are read whenever they are asked for."""
+        await anyio.lowlevel.checkpoint()
 
 
 class SessionPlan:

@@ -54,6 +54,7 @@ class Place:
         self.log_path = self.folder / "daemon.log"
         self.crash_path = self.folder / "crash.txt"
         self.journal_path = self.folder / "journal"
+        self.alone_journal_path = self.folder / "local" / "journal"
 
     def new_socket(self, environ: Mapping[str, str]) -> Path:
         """The path for this clone's socket; the same one for the same clone."""

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import anyio
 
+from forge_collab.clock import Clock
 from forge_collab.core import audit, keys, names, overview
 from forge_collab.core.board import Board, natural_key
-from forge_collab.core.errors import ForgeError, UsageError
+from forge_collab.core.change import Snapshot
+from forge_collab.core.errors import BlockedError, ForgeError, UsageError
 from forge_collab.core.records import TaskRecord
 from forge_collab.core.tasks import Task
 from forge_collab.daemon.landing import Landing
 from forge_collab.daemon.membership import Membership
 from forge_collab.daemon.participant import SessionParticipant
-from forge_collab.daemon.plan import SessionPlan
+from forge_collab.daemon.plan import TaskPlan, asked_from
 from forge_collab.files.tasks import dump_task, make_task, parse_task
 
 _STATUS_SECONDS = 1.0
@@ -27,9 +30,11 @@ _MARGIN_SECONDS = 0.05
 class Host(Protocol):
     """The daemon as its service sees it."""
 
+    clock: Clock
+
     @property
     def membership(self) -> Membership:
-        """This clone in its session."""
+        """This clone in its session, or alone."""
         ...
 
     def about(self) -> dict[str, Any]:
@@ -46,6 +51,8 @@ class Service:
 
     def __init__(self, host: Host) -> None:
         self._host = host
+        self._under_way = 0
+        self._asked_at = host.clock.now()
         self._methods: dict[str, Callable[[Mapping[str, Any]], Awaitable[Any]]] = {
             "start": self._start,
             "leave": self._leave,
@@ -76,11 +83,22 @@ class Service:
             raise UsageError(
                 f"this daemon knows no '{method}'", hint="forge daemon stop; then try again"
             )
+        if root := params.get("root"):
+            asked_from.set(Path(str(root)))
+        self._under_way += 1
         try:
             return await self._methods[method](params)
         except ForgeError as error:
             error.data.pop("unsettled", None)  # Between transport and participant alone.
             raise
+        finally:
+            self._under_way -= 1
+            if method != "about":
+                self._asked_at = self._host.clock.now()
+
+    def unused_seconds(self) -> float:
+        """How long ago the last request was answered; 0 while one is under way."""
+        return 0.0 if self._under_way else self._host.clock.now() - self._asked_at
 
     # The session
 
@@ -134,7 +152,7 @@ class Service:
         ]
         return seen
 
-    async def _sync(self, participant: SessionParticipant, plan: SessionPlan) -> None:
+    async def _sync(self, participant: SessionParticipant, plan: TaskPlan) -> None:
         """Look at the remote first, when the last look is older than a poll."""
         transport, now = participant.transport, participant.clock.now()
         old = self._host.membership.poll_seconds
@@ -147,6 +165,8 @@ class Service:
 
     async def _claim(self, params: Mapping[str, Any]) -> Any:
         participant, _ = await self._host.membership.joined()
+        if params.get("alone"):
+            self._host.membership.is_agreed = True
         task = params.get("task")
         task_id = None if task is None else names.task_id(str(task))
         worker = names.worker(_wanted(params, "worker"))
@@ -185,7 +205,8 @@ class Service:
     async def _lander(self) -> Landing:
         await self._host.membership.joined()
         found = self._host.membership.landing
-        assert found is not None, "whoever has joined can land"
+        if found is None:
+            raise BlockedError("alone nothing can be landed yet", hint="forge collaborate start")
         return found
 
     async def _landing(self, params: Mapping[str, Any]) -> Any:
@@ -217,14 +238,7 @@ class Service:
         participant, plan = await self._host.membership.joined()
         await self._sync(participant, plan)
         after = int(params.get("after") or 0)
-        entries = audit.history(participant.transport.snapshot)
-        return {
-            "entries": [
-                {**entry.model_dump(mode="json", exclude={"v"}), "who": entry.who.model_dump()}
-                for entry in entries
-                if entry.seq > after
-            ]
-        }
+        return {"entries": shown_entries(participant.transport.snapshot, after=after)}
 
     # Tasks
 
@@ -268,6 +282,15 @@ class Service:
         worker = _worker(params)
         task = await participant.add_task(worker, make)
         return {"tasks": [shown_task(plan.board, task.id, None, whole=True)]}
+
+
+def shown_entries(snapshot: Snapshot, *, after: int = 0) -> list[dict[str, Any]]:
+    """What happened after the entry `after`, as commands show it."""
+    return [
+        {**entry.model_dump(mode="json", exclude={"v"}), "who": entry.who.model_dump()}
+        for entry in audit.history(snapshot)
+        if entry.seq > after
+    ]
 
 
 def _held(participant: SessionParticipant) -> dict[str, dict[str, Any]]:

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import uuid
 from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 from forge_collab.core import names
 from forge_collab.core.errors import CorruptError, UsageError
 from forge_collab.files.atomic import explained, read_or_none, remove, write_atomic
+
+ALONE = "local"
+"""The session and the transport of a clone that is in no session."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,7 @@ class Markers:
         self.folder = common_dir / "forge"
         self.participant = self.folder / "participant.json"
         self.enabled = self.folder / "enabled"
+        self.alone = self.folder / "local" / "identity.json"
 
     def read(self) -> Identity | None:
         """The identity, or None where there is none.
@@ -90,6 +96,10 @@ class Markers:
     def is_enabled(self) -> bool:
         """Whether the last step of ``start`` was taken, and the first of ``leave`` was not."""
         return self.enabled.exists()
+
+    def is_absent(self) -> bool:
+        """Whether there is neither marker: this clone is in no session."""
+        return not self.participant.exists() and not self.is_enabled()
 
     def write(self, identity: Identity) -> None:
         """Write ``participant.json`` and its copies."""
@@ -125,6 +135,33 @@ class Markers:
         """Whether `identity` was made in this very clone, not in one this is a copy of."""
         return identity.place == Place.of(self.common_dir)
 
+    def read_alone(self) -> Identity | None:
+        """Who this clone is where it works alone, or None where it never did; no marker.
+
+        :raises CorruptError: when the file can't be read as an identity.
+        """
+        data = read_or_none(self.alone)
+        hint = f"rm {self.alone}: then what was held alone lapses"
+        return None if data is None else _parse(data, self.alone, hint)
+
+    def be_alone(self, handle: str) -> Identity:
+        """Who this clone is where it works alone; made where nobody has been that here yet."""
+        known = self.read_alone()
+        if known is not None and self.is_here(known):
+            return known
+        identity = Identity(
+            handle=known.handle if known else handle,
+            instance=secrets.token_hex(8),
+            session=ALONE,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            place=Place.of(self.common_dir),
+            transport=ALONE,
+        )
+        _make(self.alone.parent)
+        data = asdict(identity)
+        write_atomic(self.alone, _json({**data.pop("extra"), **data}), mode=0o600)
+        return identity
+
     def rename(self, identity: Identity, instance: str) -> Identity:
         """This clone under a new instance."""
         fresh = replace(identity, instance=instance, place=Place.of(self.common_dir))
@@ -152,7 +189,7 @@ def _json(data: dict[str, Any]) -> bytes:
     return json.dumps(data, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
-def _parse(data: bytes, path: Path) -> Identity:
+def _parse(data: bytes, path: Path, hint: str = "forge collaborate recover --apply") -> Identity:
     try:
         raw = json.loads(data.decode("utf-8"))
         place = Place(**raw.pop("place"))
@@ -166,6 +203,6 @@ def _parse(data: bytes, path: Path) -> Identity:
     except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
         raise CorruptError(
             f"{path} can't be read: {error}",
-            hint="forge collaborate recover --apply",
+            hint=hint,
             data={"path": str(path), "line": getattr(error, "lineno", 1)},
         ) from error

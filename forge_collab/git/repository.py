@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import re
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from forge_collab.core import identity, names
-from forge_collab.core.errors import EnvironmentError_
+from forge_collab.core.errors import EnvironmentError_, UsageError
 from forge_collab.git.runner import MIN_VERSION, Result, run_sync
 
 
@@ -70,6 +71,25 @@ class Repository:
         merge = self.config(f"branch.{branch}.merge") or ""
         return merge.removeprefix("refs/heads/") or None
 
+    def remote_head(self, remote: str) -> str | None:
+        """The branch of `remote` that this clone's ``refs/remotes/REMOTE/HEAD`` names, or None."""
+        prefix = f"refs/remotes/{remote}/"
+        result = self.git("symbolic-ref", "--quiet", f"{prefix}HEAD")
+        named = result.out.decode("utf-8", "replace").strip()
+        return named.removeprefix(prefix) if named.startswith(prefix) else None
+
+    def has_branch(self, name: str) -> bool:
+        """Whether this clone has a branch `name` of its own."""
+        return self.git("show-ref", "--verify", "--quiet", f"refs/heads/{name}").is_ok
+
+    def has_remote(self, name: str) -> bool:
+        """Whether a remote is called `name`.
+
+        :raises UsageError: when none can be.
+        """
+        names.remote(name)
+        return self.git("remote", "get-url", name).is_ok
+
     def remote(self, name: str) -> Remote:
         """The remote called `name`.
 
@@ -97,6 +117,19 @@ class Repository:
             return url
         path = Path(self.home, os.path.expanduser(identity.local_path(url)))
         return str(path.resolve())
+
+    def handle(self, configured: str | None) -> str:
+        """The person's name in a session: what was configured, else one derived.
+
+        :raises UsageError: when it was given and can't be one, or none could be derived.
+        """
+        if configured:
+            return names.handle(configured)
+        mail = self.config("user.email") or ""
+        for candidate in (mail.partition("@")[0], getpass.getuser()):
+            if (name := names.suggested_handle(candidate)) is not None:
+                return name
+        raise UsageError("no handle could be derived", hint="forge collaborate start --handle NAME")
 
     def author(self) -> tuple[str, str]:
         """The user's name and e-mail as git would use them, else forge's own."""

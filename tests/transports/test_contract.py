@@ -48,6 +48,20 @@ class TestFaultyWithConflicts(TransportContract):
         return [FaultyTransport(client, [Fault.CONFLICT] * 1000) for client in inner]
 
 
+class TestLocal(TransportContract):
+    @pytest.fixture(params=["asyncio", "trio"])
+    def anyio_backend(self, request: pytest.FixtureRequest) -> Any:
+        return request.param
+
+    @pytest.fixture(autouse=True)
+    def place(self, tmp_path: Path) -> None:
+        self.common_dir = tmp_path
+
+    def make(self, count: int) -> list[Transport]:
+        local = load("local")
+        return [local(self.context(n, common_dir=self.common_dir)) for n in range(count)]
+
+
 class TestPolling(TransportContract):
     writers = 4
     rounds = 4
