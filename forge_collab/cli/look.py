@@ -19,6 +19,7 @@ from forge_collab.core.records import Meta, Participant
 from forge_collab.daemon import connecting
 from forge_collab.daemon.alone import OwnRecords
 from forge_collab.daemon.plan import SessionPlan
+from forge_collab.daemon.target import Target
 from forge_collab.files.config import Config
 from forge_collab.files.markers import ALONE
 from forge_collab.files.tasks import Plan, read_checkout, read_plan
@@ -175,8 +176,7 @@ def _session(clone: Here) -> tuple[dict[str, Any], bool]:
         if meta is not None:
             repo = meta.repo
             seen["session"] = meta.session
-        plan = await _plan(clone, transport, meta)
-        board = Board(plan.tasks, plan.broken)
+        plan, board = await _plan(clone, transport, meta)
         apply_records(board, transport.snapshot)
         found = overview(transport.snapshot, board, None, 0.0)
         found["warnings"] = [*plan.warnings, *found["warnings"]]
@@ -191,17 +191,19 @@ def _session(clone: Here) -> tuple[dict[str, Any], bool]:
     return data, repo is not None
 
 
-async def _plan(clone: Here, transport: Transport, meta: Meta | None) -> Plan:
-    """The session's plan; the checkout's where there is no session."""
+async def _plan(clone: Here, transport: Transport, meta: Meta | None) -> tuple[Plan, Board]:
+    """The session's plan and board; the checkout's where there is no session."""
     if meta is None:
-        return read_plan(read_checkout(clone.root))
+        plan = read_plan(read_checkout(clone.root))
+        return plan, Board(plan.tasks, plan.broken)
     config, _ = clone.config()
     store = Store(clone.repository, clone.repository.remote(config.remote), is_look=True)
     await store.ensure()
     try:
-        plan = SessionPlan(store, transport, clock=SystemClock(), target=meta.target)
-        await plan.refresh()
-        return plan.plan
+        target = Target(store, lambda: meta.target, clock=SystemClock())
+        found = SessionPlan(target, transport)
+        await found.refresh()
+        return found.plan, found.board
     finally:
         store.close()
 

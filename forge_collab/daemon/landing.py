@@ -29,10 +29,10 @@ from forge_collab.core.landing import Evidence, Landed, Work
 from forge_collab.core.records import Lease, TaskRecord
 from forge_collab.core.tasks import Task, TaskStatus
 from forge_collab.daemon.participant import SessionParticipant
-from forge_collab.daemon.plan import SessionPlan
+from forge_collab.daemon.plan import TaskPlan
 from forge_collab.git import squash
 from forge_collab.git.squash import Committer
-from forge_collab.git.store import Push, Store
+from forge_collab.git.store import Push
 
 log = logging.getLogger("forge")
 _TRIES = 3
@@ -63,10 +63,10 @@ class _Squash:
 class Landing:
     """One session's way to its target branch."""
 
-    def __init__(self, participant: SessionParticipant, plan: SessionPlan, store: Store) -> None:
+    def __init__(self, participant: SessionParticipant, plan: TaskPlan) -> None:
         self.participant = participant
         self.plan = plan
-        self.store = store
+        self.store = plan.target.store
         self._closed: tuple[object, ...] = ()
         self._looked_for: dict[str, tuple[str, str]] = {}
         self._closing = anyio.Lock()
@@ -74,11 +74,11 @@ class Landing:
     @property
     def target(self) -> str:
         """The target branch."""
-        return self.plan.target_branch()
+        return self.plan.target.name
 
     @property
     def _ref(self) -> str:
-        return f"refs/heads/{self.target}"
+        return self.plan.target.ref
 
     # Asked by a worker
 
@@ -242,7 +242,7 @@ class Landing:
         return True
 
     async def _target_tip(self) -> str:
-        tip = await self.plan.look()
+        tip = await self.plan.target.look()
         if tip is None:
             raise BlockedError(
                 f"the target branch '{self.target}' isn't on the remote",
@@ -505,7 +505,7 @@ class Landing:
         """
         async with self._closing:
             snapshot = self.participant.transport.snapshot
-            looked_at = (snapshot, self.plan.tip)
+            looked_at = (snapshot, self.plan.target.tip)
             if looked_at == self._closed:
                 return
             await self._look_for_awaited()
@@ -526,7 +526,7 @@ class Landing:
         snapshot, board, target = (
             self.participant.transport.snapshot,
             self.plan.board,
-            self.plan.tip,
+            self.plan.target.tip,
         )
         records, _ = readable(TaskRecord, snapshot, keys.TASKS)
         for key, record in records.items():
@@ -545,7 +545,7 @@ class Landing:
         self._looked_for[task.id] = (tip, target)
         commit = await squash.merged_as(self.store, tip, target)
         if commit is not None:
-            self.plan.saw(Evidence(task.id, task.uid, record.round, commit))
+            self.plan.target.saw(Evidence(task.id, task.uid, record.round, commit))
 
     async def _bring(self, task: Task, branch: str | None, tip: str) -> bool:
         """Have the tip in the private repository, and keep it: the branch may go when merged."""

@@ -27,13 +27,14 @@ from forge_collab.daemon import connecting
 from forge_collab.daemon.alone import OwnRecords, settle_target
 from forge_collab.daemon.landing import Landing
 from forge_collab.daemon.participant import SessionParticipant, Settings
-from forge_collab.daemon.plan import CheckoutPlan, SessionPlan, TaskPlan, asked_from
+from forge_collab.daemon.plan import CheckoutPlan, SessionPlan, TaskPlan, asked_from, target_of
 from forge_collab.daemon.process import Place, runtime_dir
+from forge_collab.daemon.target import Target
 from forge_collab.files.config import Config, load_config
 from forge_collab.files.journal import Journal, load_journal
 from forge_collab.files.markers import ALONE, Identity, Markers
 from forge_collab.git import ssh
-from forge_collab.git.repository import Repository
+from forge_collab.git.repository import Remote, Repository
 from forge_collab.git.store import Store
 from forge_collab.transport import Context, Transport, load
 
@@ -140,19 +141,25 @@ class Membership:
         async with load(ALONE)(context) as transport:
             target = await settle_target(transport, self._repository, config)
             journal = load_journal(self._place.alone_journal_path, identity.instance)
-            plan = CheckoutPlan(transport)
+            store = self._store(Remote.own(self._repository.common_dir), context)
+            await store.ensure()
+            where = Target(store, lambda: target_of(transport, target), clock=self._clock)
+            plan = CheckoutPlan(where, transport)
             participant = self._participant(identity, config, transport, journal, plan)
             meta = await participant.arrive(
                 session_id=ALONE, repo=secrets.token_hex(8), target=target
             )
+            await plan.refresh()
             self.alone = replace(identity, repo=meta.repo, target=meta.target)
             async with anyio.create_task_group() as tasks:
                 await participant.run(tasks)
+                self.landing = Landing(participant, plan)
                 self.current = (participant, plan)
                 self._settled.set()
                 await _first_of(self._wanted, participant.duplicate)
                 participant.is_closing = True
                 tasks.cancel_scope.cancel()
+            store.close()
         self.current, self.alone = None, None
 
     def _ask_alone(self) -> None:
@@ -192,12 +199,7 @@ class Membership:
         self._share_ssh(remote.push_url)
         context = self._context(identity, config)
         self.transport_name = connecting.transport_name(identity, config, self._environ)
-        store = Store(
-            self._repository,
-            remote,
-            environ=lambda: self._environ,
-            network_seconds=context.network_seconds,
-        )
+        store = self._store(remote, context)
         if identity.repo is None:
             store.forget()  # What an earlier membership saw needn't hold for this one.
         async with load(self.transport_name)(context) as transport:
@@ -213,7 +215,8 @@ class Membership:
         self, identity: Identity, config: Config, transport: Transport, store: Store
     ) -> None:
         target = await self._target(config, transport, store)
-        plan = SessionPlan(store, transport, clock=self._clock, target=target)
+        where = Target(store, lambda: target_of(transport, target), clock=self._clock)
+        plan = SessionPlan(where, transport)
         journal = load_journal(self._place.journal_path, identity.instance)
         participant = self._participant(identity, config, transport, journal, plan)
         session_id = config.session or identity.session
@@ -240,7 +243,7 @@ class Membership:
             await self._take_home(transport)
         async with anyio.create_task_group() as tasks:
             await participant.run(tasks)
-            self.landing = Landing(participant, plan, store)
+            self.landing = Landing(participant, plan)
             tasks.start_soon(self.landing.keep_fresh, float(config.idle_poll_seconds))
             self.current = (participant, plan)
             self.problem = None
@@ -294,6 +297,14 @@ class Membership:
             handle=identity.handle,
             environ=self._environ,
             clock=self._clock,
+        )
+
+    def _store(self, remote: Remote, context: Context) -> Store:
+        return Store(
+            self._repository,
+            remote,
+            environ=lambda: self._environ,
+            network_seconds=context.network_seconds,
         )
 
     def _config(self, root: Path | None) -> Config:

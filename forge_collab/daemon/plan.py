@@ -9,19 +9,13 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Protocol
 
-import anyio
-import anyio.lowlevel
-
-from forge_collab.clock import Clock
 from forge_collab.core import keys
 from forge_collab.core.board import Board
 from forge_collab.core.change import ABSENT, Snapshot, View
-from forge_collab.core.landing import Evidence, newest
 from forge_collab.core.overview import apply_records
 from forge_collab.core.records import Meta
+from forge_collab.daemon.target import Target
 from forge_collab.files.tasks import Plan, read_checkout, read_plan
-from forge_collab.git.squash import evidence
-from forge_collab.git.store import TARGET, Store
 from forge_collab.transport import Transport
 
 FOLDER = ".forge/tasks"
@@ -30,7 +24,9 @@ asked_from: ContextVar[Path | None] = ContextVar("asked_from", default=None)
 
 
 class TaskPlan(Protocol):
-    """The tasks there are, and the board of them."""
+    """The tasks there are, and the board of them; `target` is the branch they land on."""
+
+    target: Target
 
     @property
     def plan(self) -> Plan:
@@ -51,7 +47,8 @@ class CheckoutPlan:
     """The plan of a clone alone: the files in the checkout that a request was made in, as they are
     now; every work tree has its own."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, target: Target, transport: Transport) -> None:
+        self.target = target
         self._transport = transport
         self._read: dict[Path, tuple[Mapping[str, bytes], Plan, Board]] = {}
 
@@ -80,92 +77,59 @@ class CheckoutPlan:
         files, known = read_checkout(root), self._read.get(root)
         if known is None or known[0] != files:
             plan = read_plan(files)
-            known = self._read[root] = (files, plan, Board(plan.tasks, plan.broken))
+            known = self._read[root] = (files, plan, self._board(plan))
         return known[1], known[2]
 
+    def _board(self, plan: Plan) -> Board:
+        return Board(plan.tasks, plan.broken, self.target.seen)
+
     async def refresh(self, *, older_than: float = 0.0) -> None:
-        """Nothing: the files are read whenever they are asked for."""
-        await anyio.lowlevel.checkpoint()
+        """Look at the target branch; the files are read whenever they are asked for."""
+        await self.target.look(older_than=older_than)
 
 
 class SessionPlan:
     """The plan of a session, read again when the target branch or the added tasks have moved."""
 
-    def __init__(
-        self, store: Store, transport: Transport, *, clock: Clock, target: str | None = None
-    ) -> None:
-        self._store = store
+    def __init__(self, target: Target, transport: Transport) -> None:
+        self.target = target
         self._transport = transport
-        self._target = target
-        self._clock = clock
-        self._looked_at: float | None = None
-        self.tip: str | None = None
-        self._seen: dict[tuple[str, str], Evidence] = {}
+        self._tip: str | None = None
         self._files: Mapping[str, bytes] = {}
         self._shared: Mapping[str, bytes] = {}
-        self._snapshot: Snapshot | None = None
-        self._turn = anyio.Lock()
+        self._known: tuple[Snapshot, int] | None = None
         self.plan = Plan((), {}, ())
         self._board = Board(())
 
     @property
     def board(self) -> Board:
-        """The tasks as last read, with the statuses of the newest snapshot."""
-        snapshot = self._transport.snapshot
-        if snapshot is not self._snapshot:
-            self._snapshot = snapshot
+        """The tasks as last read, with how far they are by records and target branch."""
+        snapshot, seen = self._transport.snapshot, self.target.seen
+        known = (snapshot, len(seen))
+        if known != self._known:
             shared = added_tasks(snapshot)
             if shared != self._shared:
                 self._shared = shared
                 self._read()
             apply_records(self._board, snapshot)
+            self._known = known
         return self._board
 
     def _read(self) -> None:
         self.plan = read_plan(self._files, self._shared)
-        self._board = Board(self.plan.tasks, self.plan.broken, self._seen)
-
-    def saw(self, evidence: Evidence) -> None:
-        """Take note of what the target branch shows beyond its trailers."""
-        self._seen[evidence.task_id, evidence.uid] = evidence
-        self._snapshot = None
+        self._board = Board(self.plan.tasks, self.plan.broken, self.target.seen)
+        self._known = None
 
     async def refresh(self, *, older_than: float = 0.0) -> None:
         """Look at the target branch again if the last look was more than so many seconds ago.
 
         :raises UnavailableError: when the remote can't be reached.
         """
-        async with self._turn:
-            asked_at = self._clock.now()
-            if self._looked_at is not None and asked_at - self._looked_at <= older_than:
-                return
-            ref = f"refs/heads/{self.target_branch()}"
-            tip = (await self._store.tips([ref])).get(ref)
-            if tip != self.tip or self._looked_at is None:
-                await self._take(ref, tip)
-            self._looked_at = asked_at
-
-    async def look(self) -> str | None:
-        """The target branch's tip at a moment after the call, or None where there is no branch.
-
-        :raises UnavailableError: when the remote can't be reached.
-        """
-        await self.refresh(older_than=-1.0)
-        return self.tip
-
-    def target_branch(self) -> str:
-        """The branch that work lands on: what the session says, else what it is about to say."""
-        meta = View(self._transport.snapshot).document(Meta, keys.META)
-        return meta.target if meta is not None else self._target or "main"
-
-    async def _take(self, ref: str, tip: str | None) -> None:
-        files: Mapping[str, bytes] = {}
-        if tip is not None:
-            tip = await self._store.fetch(ref, TARGET, whole=True)
-            files = await self._store.files(tip, FOLDER)
-            new = await evidence(self._store, self.tip, tip)
-            self._seen = newest([*self._seen.values(), *new])
-        self.tip, self._files, self._snapshot = tip, files, None
+        tip = await self.target.look(older_than=older_than)
+        if tip == self._tip:
+            return
+        files = {} if tip is None else await self.target.store.files(tip, FOLDER)
+        self._tip, self._files = tip, files
         self._shared = added_tasks(self._transport.snapshot)
         self._read()
 
@@ -178,3 +142,9 @@ def added_tasks(snapshot: Snapshot) -> dict[str, bytes]:
         for key, record in found.items()
         if record is not ABSENT
     }
+
+
+def target_of(transport: Transport, otherwise: str | None = None) -> str:
+    """The branch that work lands on: what the session says, else what it is about to say."""
+    meta = View(transport.snapshot).document(Meta, keys.META)
+    return meta.target if meta is not None else otherwise or "main"
