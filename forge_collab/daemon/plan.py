@@ -98,26 +98,35 @@ class SessionPlan:
         self._files: Mapping[str, bytes] = {}
         self._shared: Mapping[str, bytes] = {}
         self._known: tuple[Snapshot, int] | None = None
-        self.plan = Plan((), {}, ())
+        self._plan = Plan((), {}, ())
         self._board = Board(())
+
+    @property
+    def plan(self) -> Plan:
+        """The tasks as last read, with what was wrong with their files."""
+        self._catch_up()
+        return self._plan
 
     @property
     def board(self) -> Board:
         """The tasks as last read, with how far they are by records and target branch."""
-        snapshot, seen = self._transport.snapshot, self.target.seen
-        known = (snapshot, len(seen))
-        if known != self._known:
-            shared = added_tasks(snapshot)
-            if shared != self._shared:
-                self._shared = shared
-                self._read()
-            apply_records(self._board, snapshot)
-            self._known = known
+        self._catch_up()
         return self._board
 
+    def _catch_up(self) -> None:
+        snapshot, seen = self._transport.snapshot, self.target.seen
+        if (snapshot, len(seen)) == self._known:
+            return
+        shared = added_tasks(snapshot)
+        if shared != self._shared:
+            self._shared = shared
+            self._read()
+        apply_records(self._board, snapshot)
+        self._known = (snapshot, len(seen))
+
     def _read(self) -> None:
-        self.plan = read_plan(self._files, self._shared)
-        self._board = Board(self.plan.tasks, self.plan.broken, self.target.seen)
+        self._plan = read_plan(self._files, self._shared)
+        self._board = Board(self._plan.tasks, self._plan.broken, self.target.seen)
         self._known = None
 
     async def refresh(self, *, older_than: float = 0.0) -> None:

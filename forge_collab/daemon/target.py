@@ -22,6 +22,7 @@ class Target:
         self._name = name
         self._clock = clock
         self._looked_at: float | None = None
+        self._looked_at_ref: str | None = None
         self._turn = anyio.Lock()
 
     @property
@@ -43,11 +44,18 @@ class Target:
         async with self._turn:
             asked_at = self._clock.now()
             if self._looked_at is None or asked_at - self._looked_at > older_than:
+                self._begin_anew_if_renamed()
                 tip = (await self.store.tips([self.ref])).get(self.ref)
                 if tip != self.tip:
                     await self._follow(tip)
                 self._looked_at = asked_at
         return self.tip
+
+    def _begin_anew_if_renamed(self) -> None:
+        """What one branch shows says nothing about another."""
+        if self.ref != self._looked_at_ref:
+            self.tip, self._looked_at_ref = None, self.ref
+            self.seen.clear()
 
     async def _follow(self, tip: str | None) -> None:
         """What was shown once counts, even where the branch was rewritten since."""

@@ -275,6 +275,8 @@ async def evidence(store: Store, since: str | None, tip: str) -> list[Evidence]:
         *(f"--grep=^{TASK_TRAILER}: ", "--format=%x00%H%n%(trailers:only=true,unfold=true)"),
         span,
     )
+    if not listed.is_ok and since:
+        return await evidence(store, None, tip)  # What it was before has been tidied away.
     if not listed.is_ok:
         raise _failed("search the target's history", listed)
     commits = (text.partition("\n") for text in _lines(listed))

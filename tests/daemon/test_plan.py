@@ -17,7 +17,8 @@ from forge_collab.core.change import ABSENT
 from forge_collab.core.errors import UnavailableError
 from forge_collab.core.records import Meta, TaskRecord, encode
 from forge_collab.core.tasks import TaskStatus, default_uid
-from forge_collab.daemon.plan import SessionPlan
+from forge_collab.daemon.plan import SessionPlan, target_of
+from forge_collab.daemon.target import Target
 from forge_collab.git.repository import discover
 from forge_collab.git.store import Store
 from forge_collab.testing.clocks import ManualClock
@@ -73,7 +74,8 @@ async def session(world: World, target: str | None = None) -> AsyncIterator[Sess
     clock, records = ManualClock(), MemoryStore()
     try:
         async with MemoryTransport(Context(instance="a" * 16, clock=clock), records) as transport:
-            yield Session(SessionPlan(store, transport, clock=clock, target=target), clock, records)
+            where = Target(store, lambda: target_of(transport, target), clock=clock)
+            yield Session(SessionPlan(where, transport), clock, records)
     finally:
         store.close()
 
