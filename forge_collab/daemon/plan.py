@@ -97,7 +97,7 @@ class SessionPlan:
         self._tip: str | None = None
         self._files: Mapping[str, bytes] = {}
         self._shared: Mapping[str, bytes] = {}
-        self._known: tuple[Snapshot, int] | None = None
+        self._known: tuple[Snapshot | None, int] = (None, 0)
         self._plan = Plan((), {}, ())
         self._board = Board(())
 
@@ -115,7 +115,7 @@ class SessionPlan:
 
     def _catch_up(self) -> None:
         snapshot, seen = self._transport.snapshot, self.target.seen
-        if (snapshot, len(seen)) == self._known:
+        if snapshot is self._known[0] and len(seen) == self._known[1]:
             return
         shared = added_tasks(snapshot)
         if shared != self._shared:
@@ -127,7 +127,7 @@ class SessionPlan:
     def _read(self) -> None:
         self._plan = read_plan(self._files, self._shared)
         self._board = Board(self._plan.tasks, self._plan.broken, self.target.seen)
-        self._known = None
+        self._known = (None, 0)
 
     async def refresh(self, *, older_than: float = 0.0) -> None:
         """Look at the target branch again if the last look was more than so many seconds ago.
