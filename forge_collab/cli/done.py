@@ -11,7 +11,7 @@ from forge_collab.cli import client, options, output
 from forge_collab.cli.here import Here, here
 from forge_collab.core import names
 from forge_collab.core.errors import BlockedError, UsageError
-from forge_collab.core.landing import task_of
+from forge_collab.core.landing import check_branch, task_of
 from forge_collab.git import branches
 
 _SECONDS = 900.0
@@ -70,7 +70,8 @@ def _land(
     if begun["already"]:
         return begun
     chosen = branch or _branch(clone, begun)
-    tip = branches.tip(clone.repository, names.branch(chosen))
+    check_branch(begun["task"], names.branch(chosen), begun["target"])
+    tip = branches.tip(clone.repository, chosen)
     if tip is not None:
         _check_committed(clone, chosen)
         if begun["remote"] and not is_dry:

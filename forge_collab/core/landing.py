@@ -91,6 +91,20 @@ def task_of(branch: str) -> tuple[str, int] | None:
     return (task_id, int(fence)) if is_one else None
 
 
+def check_branch(task_id: str, branch: str, target: str) -> None:
+    """Nothing, when work on `branch` may be landed as this task's.
+
+    :raises UsageError: when it is the target itself, or the branch of another task.
+    """
+    belongs_to = task_of(branch)
+    if branch == target or (belongs_to is not None and belongs_to[0] != task_id):
+        whose = "the target itself" if belongs_to is None else f"the branch of {belongs_to[0]}"
+        raise UsageError(
+            f"{branch} is {whose}, so it can't be landed as {task_id}",
+            hint=f"forge collaborate done {task_id} --branch B",
+        )
+
+
 def one_line(text: str) -> str:
     """`text` in one line of at most 200 characters, control characters as spaces."""
     return _CONTROL.sub(" ", text).strip()[:LINE_LENGTH]

@@ -106,6 +106,7 @@ class Landing:
         :raises UnavailableError: when nobody knows yet; asking again is safe.
         """
         task = await self._task(task_id)
+        landing.check_branch(task_id, branch, self.target)
         tip = await self._tip(branch, tip)
         by, clock = self._by(worker, fence), self.participant.clock
         until = clock.now() + landing.DEADLINE_SECONDS
@@ -126,6 +127,7 @@ class Landing:
         :raises ForgeError: why it couldn't be landed, as `land` does.
         """
         task = await self._task(task_id)
+        landing.check_branch(task_id, branch, self.target)
         tip = await self._tip(branch, tip)
         target = await self._target_tip()
         work = self._work(task, branch, tip)
