@@ -88,6 +88,8 @@ class Transport(ABC):
 
     def __init__(self, context: Context) -> None:
         self.context = context
+        self.notices: list[str] = []
+        """What happened that people should hear of once; whoever tells them empties it."""
         self._is_open = False
         self._stack = AsyncExitStack()
         self._moved = anyio.Event()

@@ -143,7 +143,9 @@ class Service:
             }
         participant, plan = known
         seen: dict[str, Any] = participant.overview()
+        notices, participant.transport.notices = participant.transport.notices, []
         seen["warnings"] = [
+            *notices,
             *self._host.about()["warnings"],
             *map(_paused, participant.held.paused()),
             *participant.lost.values(),
