@@ -140,7 +140,7 @@ def _state(clone: Here) -> Check:
         return _result(
             "fail",
             "the remote has lost the session this clone is in",
-            "push the state branch back from a clone that has it; or leave, then start",
+            "push it back from a clone that has it; or forge collaborate start --fresh",
         )
     if not exists:
         return _result("pass", "there is no session on this remote yet")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from conftest import SHORT, Clone, World, audit_of, put_status, refusal, wait_until
+from conftest import SHORT, Clone, World, audit_of, put_on_state, put_status, refusal, wait_until
 
 BRANCH = "refs/heads/forge/collab-state"
 WARNING = "the state branch was set back by somebody"
@@ -116,3 +116,50 @@ def test_a_memory_that_was_deleted_follows_the_branch(world: World) -> None:
     shutil.rmtree(ada.forge_dir / "state.git")
     ada.kill_daemon()
     assert ada.collaborate("renew", "T001").data["lease"]["fence"] == 1
+
+
+# A new session in the place of an old one
+
+
+def test_a_fresh_start_makes_a_new_session_and_old_clones_move_over(world: World) -> None:
+    ada, ben = world.clone("ada"), world.clone("ben")
+    old = ada.start()
+    ben.start()
+    assert ada.collaborate("claim", "T001").data["lease"]["fence"] == 1
+    error = refusal(ada, "collaborate", "start", "--fresh", code=7, says=("ben", "--yes"))
+    assert error["data"]["participants"] == ["ben"]
+    assert ada.collaborate("renew", "T001").code == 0, "a refused --fresh changes nothing"
+
+    fresh = ada.collaborate("start", "--fresh", "--yes").data
+    assert fresh["repo"] != old["repo"]
+    assert fresh["me"]["handle"] == "ada"
+    assert [p["handle"] for p in fresh["participants"]] == ["ada"]
+    assert ada.collaborate("claim", "T001").data["lease"]["fence"] == 2
+
+    wait_until(lambda: ben.collaborate("status").data["class"] == "session_mismatch")
+    refusal(ben, "collaborate", "claim", "T002", code=7, says=("another session",))
+    assert ben.collaborate("recover", "--apply").data["applied"] is True
+    assert ben.collaborate("claim", "T002").data["acquired"] is True
+    assert ben.collaborate("claim", "T001").error["data"]["holder"]["claimant"]["handle"] == "ada"
+
+
+def test_a_lost_branch_and_lost_memory_need_a_fresh_start(world: World) -> None:
+    ada = world.clone("ada")
+    old = ada.start()
+    ada.kill_daemon()
+    shutil.rmtree(ada.forge_dir / "state.git")
+    world.on_origin("update-ref", "-d", BRANCH)
+    refusal(ada, "collaborate", "claim", "T001", code=6, says=("lost the session", "--fresh"))
+    assert ada.collaborate("start", "--fresh").data["repo"] != old["repo"]
+    assert ada.collaborate("claim", "T001").data["lease"]["fence"] == 1
+
+
+def test_a_branch_whose_meta_is_damaged_is_begun_anew(world: World) -> None:
+    ada = world.clone("ada")
+    ada.start()
+    assert ada.collaborate("claim", "T001").data["lease"]["fence"] == 1
+    put_on_state(world, {"meta.json": b"<<<<<<<\n", "leases/claim%3AT002.json": b"<<<<<<<\n"})
+    wait_until(lambda: ada.collaborate("claim", "T003").code == 6)
+    assert ada.collaborate("start", "--fresh", "--yes").code == 0
+    assert ada.collaborate("claim", "T002").data["lease"]["fence"] == 1
+    assert ada.collaborate("claim", "T001").data["lease"]["fence"] == 2

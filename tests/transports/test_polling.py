@@ -99,7 +99,7 @@ async def test_after_a_lost_push_the_rule_is_run_again(world: World) -> None:
         reopened = Change(lambda view: view.save("tasks/T1", record(TaskStatus.PENDING)), "reopen")
         await a.commit(reopened)
         with pytest.raises(BlockedError, match="T2 waits"):
-            await b.commit(Change(claim, "claim T2"))
+            await b.commit(Change(claim, "claim T2", Urgency.AHEAD))
         assert seen == [(TaskStatus.DONE, 0), (TaskStatus.PENDING, 1)]
         await a.refresh()
         assert await a.list("leases/") == []
