@@ -24,6 +24,7 @@ from forge_collab.git.store import Push, Store, how_it_ended
 from forge_collab.transport import Transport
 
 _SECONDS = 15.0
+_DAY_SECONDS = 86400.0
 Check = dict[str, Any]
 
 
@@ -144,6 +145,15 @@ def _state(clone: Here) -> Check:
         )
     if not exists:
         return _result("pass", "there is no session on this remote yet")
+    config, _ = clone.config()
+    store = Store(clone.repository, clone.repository.remote(config.remote))
+    if (words := store.refused_within(_DAY_SECONDS)) is not None:
+        return _result(
+            "warn",
+            f"every record on it can be read; its history only grows, since the server refuses "
+            f"to have it shortened: {' '.join(words.split())}",
+            "allow force pushes to that one branch, or leave it: all else works",
+        )
     return _result("pass", "every record on it can be read")
 
 

@@ -48,20 +48,24 @@ SOURCE_SECONDS = 7 * 86400.0
 """A clone that hasn't seen the branch for so long doesn't heal it."""
 
 _WRITTEN_BY_RULES = (keys.META, keys.LEASES, keys.TASKS)
+_OF_OTHERS = (keys.PARTICIPANTS, keys.MESSAGES)
 _CLOSED = {TaskStatus.DONE: 2, TaskStatus.CANCELLED: 1}
 _Rank: TypeAlias = tuple[Any, ...]
 
 
-def lost(before: Snapshot, after: Snapshot, *, is_descendant: bool) -> list[str]:
-    """The keys that are gone in `after`, or older there than in `before`; sorted.
+def lost(before: Snapshot, after: Snapshot, instance: str, *, is_descendant: bool) -> list[str]:
+    """The keys that are gone in `after`, or older there than `instance` saw them; sorted.
 
     Where `after` descends from `before`, all that happened between is accounted for, and only
     what no rule does is a loss: a lower `rev`, or the end of a record that is never dropped.
-    Nothing is lost where `after` is another session's: that is a mismatch.
+    Of what others say of themselves nothing is: a participant that compaction has dropped begins
+    again with a low `rev`. Nothing is lost where `after` is another session's: a mismatch.
     """
     if _is_other_session(before, after):
         return []
-    return sorted(key for key in before.keys("") if _is_lost(key, before, after, is_descendant))
+    ours = {keys.PARTICIPANTS + instance, keys.MESSAGES + instance}
+    judged = (key for key in before.keys("") if key in ours or not key.startswith(_OF_OTHERS))
+    return sorted(key for key in judged if _is_lost(key, before, after, is_descendant))
 
 
 def heal(view: View, held: Snapshot, who: Claimant, *, ts: str, nonce: str) -> tuple[str, ...]:

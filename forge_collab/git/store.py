@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ NETWORK_SECONDS = 15.0
 TARGET_SECONDS = 600.0
 LOCAL_SECONDS = 60.0
 _FATAL = 128
+_REFUSED = "forge-refused-compaction"
 _LOOSE_AT_MOST = 12
 _WRITTEN_LAST = "objects/info/alternates"
 _FILE = 0o100644
@@ -410,6 +412,20 @@ class Store:
             fresh.replace(path)
         except OSError as error:
             raise _cant(path, error.strerror or str(error)) from error
+
+    def note_refusal(self, words: str) -> None:
+        """Remember that the server takes no push but a fast-forward, with its words."""
+        with suppress(OSError):
+            (self.path / _REFUSED).write_text(words, "utf-8", "surrogateescape")
+
+    def refused_within(self, seconds: float) -> str | None:
+        """The words of a refusal that was noted within the last so many seconds, or None."""
+        path = self.path / _REFUSED
+        try:
+            is_recent = time.time() - path.stat().st_mtime < seconds
+            return path.read_text("utf-8", "surrogateescape") if is_recent else None
+        except OSError:
+            return None
 
     def seen(self, ref: str) -> None:
         """Note that `ref` of the private repository is what the remote has at this moment."""

@@ -150,8 +150,8 @@ def test_after_healing_nothing_is_lost_and_healing_again_is_nothing(
     view = View(snapshot(there))
     healed = healing.heal(view, snapshot(held), ME, ts="", nonce="n")
     after = snapshot(tree_of(view))
-    assert healing.lost(snapshot(held), after, is_descendant=False) == []
-    assert healing.lost(snapshot(there), after, is_descendant=False) == []
+    assert healing.lost(snapshot(held), after, "a", is_descendant=False) == []
+    assert healing.lost(snapshot(there), after, "a", is_descendant=False) == []
     again = View(after)
     assert healing.heal(again, snapshot(held), ME, ts="", nonce="m") == ()
     assert again.writes == {}
@@ -184,14 +184,14 @@ def test_what_ordinary_changes_do_is_no_loss() -> None:
         "tasks/T1": encode(TaskRecord(uid="next month's", rev=3)),
         "shared/tasks/T1.yaml": b"id: T1\ntitle: x\n",
     }
-    assert healing.lost(snapshot(before), snapshot(after), is_descendant=True) == []
+    assert healing.lost(snapshot(before), snapshot(after), "a", is_descendant=True) == []
 
 
 def test_a_rule_never_lowers_a_rev_or_drops_a_lease_so_that_is_a_loss() -> None:
     older, newer = (encode(Lease(fence=2, nonce="n", rev=rev)) for rev in (3, 4))
     before = {"leases/claim:T1": newer, "leases/claim:T2": newer}
     after = {"leases/claim:T1": older}
-    found = healing.lost(snapshot(before), snapshot(after), is_descendant=True)
+    found = healing.lost(snapshot(before), snapshot(after), "a", is_descendant=True)
     assert found == ["leases/claim:T1", "leases/claim:T2"]
 
 
@@ -199,15 +199,17 @@ def test_a_record_that_cannot_be_read_is_not_called_lost() -> None:
     good, bad = {"tasks/T1": encode(TaskRecord(uid="u", rev=2))}, {"tasks/T1": b"<<<<<<<\n"}
     for is_descendant in (True, False):
         for before, after in ((good, bad), (bad, good)):
-            assert not healing.lost(snapshot(before), snapshot(after), is_descendant=is_descendant)
+            assert not healing.lost(
+                snapshot(before), snapshot(after), "a", is_descendant=is_descendant
+            )
 
 
 def test_another_sessions_branch_is_no_loss() -> None:
     metas = (Meta(session="s", repo=repo, target="main") for repo in ("old", "new"))
     old, new = ({"meta": encode(meta)} for meta in metas)
     held = {**old, "leases/claim:T1": encode(Lease(fence=1, nonce="n"))}
-    assert healing.lost(snapshot(held), snapshot(new), is_descendant=False) == []
-    assert healing.lost(snapshot(held), snapshot({}), is_descendant=False) != []
+    assert healing.lost(snapshot(held), snapshot(new), "a", is_descendant=False) == []
+    assert healing.lost(snapshot(held), snapshot({}), "a", is_descendant=False) != []
 
 
 # Fences, whatever is done to the branch
@@ -253,7 +255,7 @@ class SetBack(RuleBasedStateMachine):
 
     def sync(self, daemon: Daemon) -> View:
         there = snapshot(self.branch)
-        if healing.lost(snapshot(daemon.tree), there, is_descendant=False):
+        if healing.lost(snapshot(daemon.tree), there, "a", is_descendant=False):
             view = View(there)
             healing.heal(view, snapshot(daemon.tree), daemon.who, ts="", nonce=self.fresh())
             self.move(tree_of(view))

@@ -41,13 +41,12 @@ from forge_collab.core.records import Claimant
 from forge_collab.git.repository import Repository
 from forge_collab.git.store import FETCHED, STATE, Moves, Push, Pushed, Store, commit
 from forge_collab.transport import Capability, Context, Transport
-from forge_transport_polling.compaction import compacted
+from forge_transport_polling import compaction
 from forge_transport_polling.files import Files, build, load
 from forge_transport_polling.queue import Pending, Queue
 
 T = TypeVar("T")
 _TRIES = 3
-_TIDY_EVERY = 500
 _TRY_AGAIN_SECONDS = 0.7
 _SIMULTANEOUS_SECONDS = 0.12
 _WRITER = "Forge-Writer: "
@@ -123,6 +122,8 @@ class PollingTransport(Transport):
         self._active_at = self._now()
         self._active = anyio.Event()
         self._untidy = 0
+        self._silence = compaction.Silence()
+        self._commits_at_most = compaction.COMMITS * (1 + self._chance())
         self._is_atomic: bool | None = None
 
     # Life
@@ -317,7 +318,8 @@ class PollingTransport(Transport):
         if await self.store.contains(tip, commit):
             return True
         root = await self.store.root(tip)
-        return root is not None and commit in compacted((await self.store.head(root)).message)
+        message = (await self.store.head(root)).message if root else ""
+        return commit in compaction.compacted(message)
 
     # Healing
 
@@ -327,7 +329,8 @@ class PollingTransport(Transport):
             return False
         if not is_descendant and there.commit is not None:
             is_descendant = await self._descends(there.commit, known)
-        return bool(healing.lost(self._files, there, is_descendant=is_descendant))
+        instance = self.context.instance
+        return bool(healing.lost(self._files, there, instance, is_descendant=is_descendant))
 
     async def _healed(self, there: Files) -> Files:
         """The branch with what it has lost pushed again; `there` when it is no loss any more.
@@ -395,6 +398,7 @@ class PollingTransport(Transport):
 
     def _show(self, files: Files) -> None:
         self._files = files
+        self._silence.see(files, self._now())
         self._became_active()
         self._announce()
 
@@ -430,9 +434,39 @@ class PollingTransport(Transport):
                 await anyio.sleep(_TRY_AGAIN_SECONDS * (0.75 + self._chance() / 2))
 
     async def _tidy(self) -> None:
-        if self._untidy >= _TIDY_EVERY:
+        """Now and then: shorten a long history, and pack what has gathered here."""
+        if self._untidy >= compaction.LOOK_EVERY:
             self._untidy = 0
+            await self._compact()
             await self.store.tidy()
+
+    async def _compact(self) -> None:
+        """Put a commit without parents in the place of a long history; others' pushes come first.
+
+        Not while it isn't known what became of a push of ours: it is looked for in that history.
+        """
+        base = self._files
+        assert base.commit is not None
+        is_unsettled = any(pending.sent for pending in self._queue.waiting)
+        if is_unsettled or self.store.refused_within(compaction.REFUSED_SECONDS):
+            return
+        most = int(self._commits_at_most)
+        history = await self.store.history(base.commit, most=most)
+        if len(history) < most:
+            return
+        started = self._now()
+        drops = self._silence.to_drop(base, started)
+        swallowed = compaction.trailers(history[: compaction.REMEMBERED])
+        made = await self._write(base, drops, "compact", is_root=True, trailers=swallowed)
+        assert made.commit is not None
+        pushed = await self.store.push_all({self._ref: (base.commit, made.commit)})
+        if pushed.how is Push.DONE:
+            self._advance(made, started)
+            self.store.record(FETCHED, made.commit)
+            return
+        await self._sync()
+        if pushed.how is Push.REJECTED and self._files.commit == base.commit:
+            self.store.note_refusal(pushed.words)
 
     def _give_up_late_ones(self, error: UnavailableError) -> None:
         """Tell everybody once we are offline; before that, who has waited till the deadline."""
@@ -490,16 +524,24 @@ class PollingTransport(Transport):
         else:
             self._queue.fail(pending, verdict.no)
 
-    async def _write(self, base: Files, writes: Mapping[str, bytes | Absent], what: str) -> Files:
-        """The writes as a commit on `base`, in the private repository."""
+    async def _write(
+        self,
+        base: Files,
+        writes: Mapping[str, bytes | Absent],
+        what: str,
+        *,
+        is_root: bool = False,
+        trailers: str = "",
+    ) -> Files:
+        """The writes on `base` as a commit in the private repository; a root has no parent."""
         faults.at("push.before_objects")
         objects, files = build(base, writes)
         made = commit(
             files.folders[""].oid,
-            base.commit,
+            None if is_root else base.commit,
             author=self._author,
             seconds=int(time.time()),
-            message=self._message(what),
+            message=self._message(what) + trailers,
         )
         await anyio.to_thread.run_sync(self.store.write, [*objects, made])
         faults.at("push.after_objects")
