@@ -18,7 +18,7 @@ NO_SKIPS := $(if $(filter-out 0,$(FORGE_NO_SKIPS)),-p tests.no_skips)
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help venv lint types floors test demo bench clean
+.PHONY: help venv lint types floors test demo bench soak clean
 
 help: ## This list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ demo: $(STAMP) ## Two clones, a race for every task, a killed daemon, a take-ove
 
 bench: $(STAMP) ## Measure, beside a plain git push
 	@$(BIN)/python -m bench
+
+soak: $(STAMP) ## 10,000 renewals: what they leave on disk and in the audit (takes a quarter of an hour)
+	@$(BIN)/python -m bench.soak
 
 clean: ## Remove what was made here
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage

@@ -88,6 +88,8 @@ class Transport(ABC):
 
     def __init__(self, context: Context) -> None:
         self.context = context
+        self.notices: list[str] = []
+        """What happened that people should hear of once; whoever tells them empties it."""
         self._is_open = False
         self._stack = AsyncExitStack()
         self._moved = anyio.Event()
@@ -291,8 +293,11 @@ class Transport(ABC):
         for sender in self._senders() if self._inboxes else ():
             if sender == self.context.instance:
                 continue
-            for message in self._ring(sender):
-                for send, cursors in self._inboxes:
+            ring = self._ring(sender)
+            for send, cursors in self._inboxes:
+                if ring and ring[-1].seq < cursors.get(sender, 0):
+                    cursors[sender] = 0  # It was dropped, and its sender has begun again.
+                for message in ring:
                     if message.seq > cursors.get(sender, 0):
                         cursors[sender] = message.seq
                         if message.to in me:

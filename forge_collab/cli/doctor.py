@@ -24,6 +24,7 @@ from forge_collab.git.store import Push, Store, how_it_ended
 from forge_collab.transport import Transport
 
 _SECONDS = 15.0
+_DAY_SECONDS = 86400.0
 Check = dict[str, Any]
 
 
@@ -140,10 +141,19 @@ def _state(clone: Here) -> Check:
         return _result(
             "fail",
             "the remote has lost the session this clone is in",
-            "push the state branch back from a clone that has it; or leave, then start",
+            "push it back from a clone that has it; or forge collaborate start --fresh",
         )
     if not exists:
         return _result("pass", "there is no session on this remote yet")
+    config, _ = clone.config()
+    store = Store(clone.repository, clone.repository.remote(config.remote))
+    if (words := store.refused_within(_DAY_SECONDS)) is not None:
+        return _result(
+            "warn",
+            f"every record on it can be read; its history only grows, since the server refuses "
+            f"to have it shortened: {' '.join(words.split())}",
+            "allow force pushes to that one branch, or leave it: all else works",
+        )
     return _result("pass", "every record on it can be read")
 
 

@@ -40,8 +40,6 @@ def recover(context: click.Context, is_applied: bool, as_json: bool) -> None:
         _apply(clone, found)
     data = {"class": found.value, "actions": actions, "applied": is_applied and bool(actions)}
     text = [f"class {found.value}: {EXPLANATION[found]}"]
-    if found is Class.SESSION_MISMATCH:
-        text.append("forge collaborate leave, then forge collaborate start, moves it over")
     text += [f"  {'did' if is_applied else 'would do'}: {_sentence(a)}" for a in actions]
     if actions and not is_applied:
         text.append("forge collaborate recover --apply does it")
@@ -77,6 +75,8 @@ def _actions(clone: Here, found: Class) -> list[dict[str, str]]:
         ]
     if found is Class.STALE_ENABLED:
         return [{"what": "rebuild", "path": participant}]
+    if found is Class.SESSION_MISMATCH:
+        return [{"what": "move over", "path": participant}]
     return []
 
 
@@ -109,12 +109,17 @@ def _apply(clone: Here, found: Class) -> None:
     elif found is Class.STALE_ENABLED:
         _rebuild(clone)
     elif found is Class.SESSION_MISMATCH:
-        raise BlockedError(
-            "this clone joined another session than the remote has now; recover doesn't move "
-            "it over yet",
-            hint="forge collaborate leave, then forge collaborate start",
-            data={"class": found.value, "status": found.value, "waits_for": []},
-        )
+        _move_over(clone)
+
+
+def _move_over(clone: Here) -> None:
+    """Leave the session that is gone and join the one that is there, as a new instance."""
+    from forge_collab.cli.start import enter, leave_behind
+
+    known = clone.identity()
+    assert known is not None, "else it would be another class"
+    leave_behind(clone, known)
+    enter(clone, create=False, handle=known.handle, migrated_from=known.repo)
 
 
 def _reset(clone: Here) -> None:

@@ -11,7 +11,8 @@
 - ``board``      the task graph: ready set, priorities, cycles
 - ``pacing``     when to push, beat and poll
 - ``lifecycle``  the class a crash left behind, and its remedy
-- ``rollback``   what a branch that was set back has lost
+- ``turnover``   how one session ends and another begins in its place
+- ``healing``    what a branch that was set back has lost, and how it comes back
 - ``choice``     which transport, which target branch
 - ``audit``, ``keys``  who did what; the keys of records and their files
 - ``overview``   one snapshot of a session, as commands show it

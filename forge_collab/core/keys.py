@@ -16,6 +16,7 @@ AUDIT = "audit/"
 SHARED = "shared/"
 SHARED_TASKS = "shared/tasks/"
 
+_KEPT = (META, LEASES, TASKS, SHARED, AUDIT)
 _SAFE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 _LINES = (MESSAGES, AUDIT)
 
@@ -29,6 +30,11 @@ def claimed_task(lease_key: str) -> str | None:
     """The task whose lease is under `lease_key`, or None for another kind of lease."""
     prefix = f"{LEASES}claim:"
     return lease_key[len(prefix) :] if lease_key.startswith(prefix) else None
+
+
+def is_kept(key: str) -> bool:
+    """Whether a record of this kind is never dropped, so that its fence and `rev` stay known."""
+    return key.startswith(_KEPT)
 
 
 def lease_name(lease_key: str) -> str:

@@ -53,11 +53,12 @@ class Claimant(BaseModel):
 
 
 class Meta(Record):
-    """``meta``: the identity of the session, made once."""
+    """``meta``: the identity of the session, made once; `ended` says when and by whom it ended."""
 
     session: str
     repo: str
     target: str
+    ended: str | None = None
 
 
 class Lease(Record):

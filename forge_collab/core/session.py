@@ -71,14 +71,19 @@ def check_session(view: View, repo: str | None) -> None:
     if meta is None:
         raise CorruptError(
             "the state branch has lost the session this clone is in",
-            hint="push it back from a clone that has it; or forge collaborate leave, then start",
+            hint="push it back from a clone that has it; or forge collaborate start --fresh",
             data={"path": keys.path_of(keys.META), "line": None},
         )
     found = Class.SESSION_MISMATCH
     raise BlockedError(
         EXPLANATION[found],
         hint="forge collaborate recover",
-        data={"class": found.value, "status": found.value, "waits_for": []},
+        data={
+            "class": found.value,
+            "status": found.value,
+            "repo": meta.repo,
+            "waits_for": [],
+        },
     )
 
 

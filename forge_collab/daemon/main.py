@@ -154,7 +154,7 @@ class Daemon:
             "last_sync_seconds": None if synced is None else round(self.clock.now() - synced, 1),
             "queued": len(journal.unsettled),
             "session": identity.session if identity else None,
-            "repo": identity.repo if identity else None,
+            "repo": member.remote_repo(),
             "class": member.clone_class().value,
             "me": identity.short if identity else None,
             "target": identity.target if identity else None,

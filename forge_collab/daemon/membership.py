@@ -18,11 +18,12 @@ import anyio.to_thread
 
 from forge_collab import faults
 from forge_collab.clock import Clock
-from forge_collab.core import carry, choice, keys, session
-from forge_collab.core.change import ABSENT, View
+from forge_collab.core import carry, choice, keys, session, turnover
+from forge_collab.core.change import ABSENT, Change, View, readable
 from forge_collab.core.errors import BlockedError, ForgeError, UnavailableError, expected
-from forge_collab.core.lease import Timing
+from forge_collab.core.lease import Me, Timing, Watch
 from forge_collab.core.lifecycle import Class
+from forge_collab.core.records import Claimant, Meta
 from forge_collab.daemon import connecting
 from forge_collab.daemon.alone import OwnRecords, settle_target
 from forge_collab.daemon.landing import Landing
@@ -79,6 +80,8 @@ class Membership:
         self._end = end
         self._may_create = True
         self._own = OwnRecords(repository.common_dir)
+        self._is_fresh = False
+        self._is_forced = False
         self._begin = anyio.Event()
         self._wanted = anyio.Event()
         self._alone_over: anyio.Event | None = None
@@ -224,6 +227,8 @@ class Membership:
             raise BlockedError(
                 "there is no session on this remote yet", hint="forge collaborate start"
             )
+        if self._is_fresh:
+            await self._begin_anew(identity, config, transport, target)
         session.check_session(View(transport.snapshot), identity.repo)
         alone = await self._had_alone()
         await plan.refresh()
@@ -279,6 +284,27 @@ class Membership:
         except ForgeError as error:
             log.warning("this clone's own records weren't written: %s", error.message)
 
+    async def _begin_anew(
+        self, identity: Identity, config: Config, transport: Transport, target: str | None
+    ) -> None:
+        """Put a session of a new id in the place of what is on the branch."""
+        if target is None:
+            raise BlockedError(
+                "the session has no target branch", hint="git config forge.target NAME"
+            )
+        meta = Meta(
+            session=config.session or identity.session, repo=secrets.token_hex(8), target=target
+        )
+        claimant = Claimant(handle=identity.handle, instance=identity.instance, worker="-")
+        nonce = secrets.token_hex(8)
+
+        def rule(view: View) -> None:
+            me = Me(claimant, Watch(), self._clock.now(), self._clock.wall())
+            turnover.begin_anew(view, meta, me, nonce=nonce, is_forced=self._is_forced)
+
+        await transport.commit(Change(rule, "begin anew"))
+        self._is_fresh = False
+
     def _identity(self) -> Identity:
         """Who this clone is; a new instance when the one on record belongs to another place."""
         identity = self.markers.read()
@@ -331,7 +357,7 @@ class Membership:
 
     async def _target(self, config: Config, transport: Transport, store: Store) -> str | None:
         """The target branch: what the session says, where there is one, decides."""
-        if transport.snapshot.get(keys.META) is not ABSENT:
+        if transport.snapshot.get(keys.META) is not ABSENT and not self._is_fresh:
             return config.target
         return choice.target(
             config.target,
@@ -373,6 +399,14 @@ class Membership:
         result = await anyio.to_thread.run_sync(self._repository.git, *args)
         return result.out.decode().strip() or None
 
+    def remote_repo(self) -> str | None:
+        """The id of the session on the remote, as far as it was seen."""
+        if self.current is None:
+            return self.problem.data.get("repo") if self.problem else None
+        snapshot = self.current[0].transport.snapshot
+        meta = readable(Meta, snapshot, keys.META)[0].get(keys.META)
+        return meta.repo if meta else None
+
     async def joined(self) -> tuple[SessionParticipant, TaskPlan]:
         """This clone in its session, or alone; waits a moment for a connection being made.
 
@@ -388,12 +422,17 @@ class Membership:
             raise self.problem.again()
         raise UnavailableError("the session isn't connected yet", hint="try again in a moment")
 
-    async def start(self, *, create: bool) -> dict[str, Any]:
-        """Join the session; with `create`, begin it where there is none.
+    async def start(
+        self, *, create: bool, fresh: bool = False, is_forced: bool = False
+    ) -> dict[str, Any]:
+        """Join the session; with `create`, begin it where there is none, with `fresh` anyway.
+
+        `is_forced` begins it anew where others may be at work.
 
         :raises ForgeError: why it can't be; nothing is left behind then.
         """
         self.is_wanted, self._may_create = True, create
+        self._is_fresh, self._is_forced = fresh, is_forced
         self._begin.set()
         self._wanted.set()
         if self._alone_over is not None:

@@ -103,7 +103,11 @@ class Service:
     # The session
 
     async def _start(self, params: Mapping[str, Any]) -> Any:
-        told = await self._host.membership.start(create=bool(params.get("create", True)))
+        told = await self._host.membership.start(
+            create=bool(params.get("create", True)),
+            fresh=bool(params.get("fresh")),
+            is_forced=bool(params.get("yes")),
+        )
         participant, _ = await self._host.membership.joined()
         return {**told, "lands_whole": await participant.transport.moves_refs()}
 
@@ -143,7 +147,9 @@ class Service:
             }
         participant, plan = known
         seen: dict[str, Any] = participant.overview()
+        notices, participant.transport.notices = participant.transport.notices, []
         seen["warnings"] = [
+            *notices,
             *self._host.about()["warnings"],
             *map(_paused, participant.held.paused()),
             *participant.lost.values(),

@@ -7,9 +7,12 @@ deleted at any time and is made again. Nothing here writes to the clone itself.
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -35,6 +38,7 @@ NETWORK_SECONDS = 15.0
 TARGET_SECONDS = 600.0
 LOCAL_SECONDS = 60.0
 _FATAL = 128
+_REFUSED = "forge-refused-compaction"
 _LOOSE_AT_MOST = 12
 _WRITTEN_LAST = "objects/info/alternates"
 _FILE = 0o100644
@@ -126,6 +130,7 @@ class Store:
         self.remote = remote
         self.path = repository.forge_dir / ("look.git" if is_look else "state.git")
         self.network_seconds = network_seconds
+        self.keep_unreached = "1.hour.ago"
         self._environ = environ or (lambda: repository.environ)
         self._git: Git | None = None
         self._disk: DiskObjectStore | None = None
@@ -202,7 +207,9 @@ class Store:
 
     async def tidy(self) -> None:
         """Pack what has gathered; drops what nothing needs."""
-        await self._run("gc", "--quiet", "--prune=1.hour.ago", timeout=self.network_seconds)
+        # Refs stay files of their own: when one was last written says when it was true.
+        args = ("-c", "gc.packRefs=false", "gc", "--quiet", f"--prune={self.keep_unreached}")
+        await self._run(*args, timeout=self.network_seconds)
 
     @property
     def _overrides(self) -> tuple[str, ...]:
@@ -405,6 +412,44 @@ class Store:
             fresh.replace(path)
         except OSError as error:
             raise _cant(path, error.strerror or str(error)) from error
+
+    def note_refusal(self, words: str) -> None:
+        """Remember that the server takes no push but a fast-forward, with its words."""
+        with suppress(OSError):
+            (self.path / _REFUSED).write_text(words, "utf-8", "surrogateescape")
+
+    def refused_within(self, seconds: float) -> str | None:
+        """The words of a refusal that was noted within the last so many seconds, or None."""
+        path = self.path / _REFUSED
+        try:
+            is_recent = time.time() - path.stat().st_mtime < seconds
+            return path.read_text("utf-8", "surrogateescape") if is_recent else None
+        except OSError:
+            return None
+
+    def seen(self, ref: str) -> None:
+        """Note that `ref` of the private repository is what the remote has at this moment."""
+        with suppress(OSError):
+            os.utime(self.path / ref)
+
+    def seen_at(self, ref: str) -> float | None:
+        """The wall time of the last `seen` or `record` of `ref`, or None."""
+        try:
+            return (self.path / ref).stat().st_mtime
+        except OSError:
+            return None
+
+    async def history(self, tip: str, *, most: int) -> list[str]:
+        """`tip` and its ancestors as far as they are here, newest first."""
+        args = ("rev-list", f"--max-count={most}", tip)
+        result = await self._run(*args, timeout=self.network_seconds)
+        return result.out.decode().split()
+
+    async def root(self, tip: str) -> str | None:
+        """The oldest ancestor of `tip` that is here: where its history begins, or is cut."""
+        args = ("rev-list", "--max-parents=0", tip)
+        result = await self._run(*args, timeout=self.network_seconds)
+        return next(iter(result.out.decode().split()[-1:]), None)
 
     async def contains(self, tip: str, commit: str) -> bool | None:
         """Whether `commit` is `tip` or one of its ancestors; None where history isn't here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -202,17 +203,20 @@ def test_another_session_on_the_remote_is_a_mismatch(world: World, clone: Clone)
 
     data = look_changes_nothing(clone, world)
     assert data["class"] == "session_mismatch"
-    assert data["actions"] == []
+    path = str(clone.forge_dir / "participant.json")
+    assert data["actions"] == [{"what": "move over", "path": path}]
     assert clone.collaborate("status").data["class"] == "session_mismatch"
     says = ("another session", "collaborate recover")
     error = refusal(clone, "collaborate", "claim", "T002", code=7, says=says)
     assert error["data"]["class"] == "session_mismatch"
     assert world.record(f"participants/{instance}.json") is None, "it writes to no other session"
 
-    # Moving over comes later; until then --apply says by which commands it is done by hand.
-    says = ("forge collaborate leave", "forge collaborate start")
-    refusal(clone, "collaborate", "recover", "--apply", code=7, says=says)
-    assert clone.collaborate("leave").code == 0
-    assert recover(clone)["class"] == "inactive"
-    assert clone.start()["repo"] == other.start()["repo"]
+    before = json.loads(Path(path).read_text())
+    assert recover(clone, "--apply")["applied"] is True
+    moved = json.loads(Path(path).read_text())
+    assert moved["repo"] == other.start()["repo"]
+    assert moved["migrated_from"] == before["repo"]
+    assert (moved["handle"], moved["instance"] != instance) == (before["handle"], True)
+    assert json.loads(Path(f"{path}.bak").read_text()) == before
+    assert recover(clone, "--apply") == {"class": "healthy", "actions": [], "applied": False}
     assert clone.collaborate("claim", "T001").code == 0

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 from gitworld import STATE_REF, World, listing
+from pollworld import (
+    COUNT,
+    HOOK_ONCE,
+    LANDS_LATER,
+    NEVER,
+    REFUSES_SECRETS,
+    client_of,
+    clients_of,
+    until,
+    write,
+)
 
 from forge_collab.core import pacing
 from forge_collab.core.change import ABSENT, Change, Urgency, View
@@ -24,74 +34,16 @@ from forge_collab.core.errors import (
     RefusedError,
     UnavailableError,
 )
-from forge_collab.core.records import Lease, Participant, TaskRecord, encode
+from forge_collab.core.records import Participant, TaskRecord, encode
 from forge_collab.core.tasks import TaskStatus
 from forge_collab.git.store import Moves, Push, Pushed
-from forge_collab.testing.contract import COUNTER, count_up, outcomes, value, version
+from forge_collab.testing.contract import COUNTER, outcomes, value, version
 from forge_transport_polling import PollingTransport
 
 pytestmark = pytest.mark.anyio
-NEVER = 3600.0
-COUNT = Change(count_up, "count")
-HOOK_ONCE = 'if mkdir "$(dirname "$0")/../once" 2>/dev/null; then\n%s\nfi'
-
-
-def client_of(world: World, number: int = 0, **more: Any) -> PollingTransport:
-    """A client in a clone of its own that never polls by itself, unless told to."""
-    clone = world.clone(f"clone-{number}")
-    settings = {"poll_seconds": NEVER, "idle_poll_seconds": NEVER, **more}
-    return PollingTransport(world.context(clone, number, **settings))
-
-
-@asynccontextmanager
-async def clients_of(
-    world: World, count: int, *, patience: float = 30, **more: Any
-) -> AsyncIterator[list[PollingTransport]]:
-    made = [client_of(world, number, **more) for number in range(count)]
-    with anyio.fail_after(patience):
-        async with AsyncExitStack() as stack:
-            for client in made:
-                await stack.enter_async_context(client)
-            yield made
-
-
-def write(key: str, data: bytes = b"x", urgency: Urgency = Urgency.NOW) -> Change[None]:
-    return Change(lambda view: view.put(key, data), f"write {key}", urgency)
-
-
-async def until(happened: Callable[[], bool]) -> None:
-    while not happened():  # noqa: ASYNC110 - another process does it
-        await anyio.sleep(0.05)
 
 
 # What a push is built on
-
-
-async def test_a_deleted_branch_is_not_made_again_from_a_stale_copy(world: World) -> None:
-    async with clients_of(world, 2, patience=10) as [first, second]:
-        await first.cas("tasks/T1", ABSENT, b"one")
-        await second.refresh()
-        world.git("update-ref", "-d", STATE_REF, cwd=world.origin)
-        for client in (first, second):
-            with pytest.raises(CorruptError, match="deleted"):
-                await client.commit(COUNT)
-            with pytest.raises(CorruptError, match="deleted"):
-                await client.refresh()
-            assert client.trouble is not None
-        assert world.tip() is None
-
-
-async def test_a_branch_that_is_pushed_back_is_followed_again(world: World) -> None:
-    async with clients_of(world, 1) as [client]:
-        await client.commit(COUNT)
-        tip = world.tip()
-        assert tip
-        world.git("update-ref", "-d", STATE_REF, cwd=world.origin)
-        with pytest.raises(CorruptError):
-            await client.commit(COUNT)
-        world.git("update-ref", STATE_REF, tip, cwd=world.origin)
-        assert await client.commit(COUNT) == 2
-        assert client.trouble is None
 
 
 async def test_a_rewritten_branch_is_followed(world: World) -> None:
@@ -107,7 +59,7 @@ async def test_a_rewritten_branch_is_followed(world: World) -> None:
         assert world.commits() == 3
 
 
-async def test_a_branch_set_back_is_followed_and_not_overrun(world: World) -> None:
+async def test_a_file_without_a_rev_is_followed_where_a_branch_was_set_back(world: World) -> None:
     async with clients_of(world, 1) as [client]:
         await client.commit(COUNT)
         tip = world.tip()
@@ -115,25 +67,6 @@ async def test_a_branch_set_back_is_followed_and_not_overrun(world: World) -> No
         await client.commit(COUNT)
         world.git("update-ref", STATE_REF, tip, cwd=world.origin)
         assert await client.commit(COUNT) == 2
-
-
-async def test_a_branch_set_back_before_a_lease_stops_all_decisions(world: World) -> None:
-    """A fence that fell would be granted twice."""
-    key = "leases/claim:T1"
-
-    def lease(fence: int) -> Lease:
-        return Lease(fence=fence, nonce=f"n{fence}")
-
-    async with clients_of(world, 1) as [client]:
-        await client.commit(Change(lambda view: view.save(key, lease(1)), "one"))
-        tip = world.tip()
-        assert tip
-        await client.commit(Change(lambda view: view.save(key, lease(2)), "two"))
-        world.git("update-ref", STATE_REF, tip, cwd=world.origin)
-        with pytest.raises(CorruptError) as caught:
-            await client.commit(Change(lambda view: view.save(key, lease(3)), "three"))
-        assert caught.value.data["path"] == "leases/claim%3AT1.json"
-        assert (world.tip(), client.trouble) == (tip, caught.value.message)
 
 
 async def test_two_who_make_the_branch_at_once_end_up_on_one(world: World) -> None:
@@ -166,7 +99,7 @@ async def test_after_a_lost_push_the_rule_is_run_again(world: World) -> None:
         reopened = Change(lambda view: view.save("tasks/T1", record(TaskStatus.PENDING)), "reopen")
         await a.commit(reopened)
         with pytest.raises(BlockedError, match="T2 waits"):
-            await b.commit(Change(claim, "claim T2"))
+            await b.commit(Change(claim, "claim T2", Urgency.AHEAD))
         assert seen == [(TaskStatus.DONE, 0), (TaskStatus.PENDING, 1)]
         await a.refresh()
         assert await a.list("leases/") == []
@@ -206,7 +139,7 @@ async def test_the_same_object_again_decides_nothing(world: World) -> None:
         push, told = client.store.push_all, []
 
         async def claims_same(moves: Moves) -> Pushed:
-            told.extend(moves.values())
+            told.append(moves[STATE_REF][1])
             return Pushed(Push.SAME) if len(told) == 1 else await push(moves)
 
         client.store.push_all = claims_same  # type: ignore[method-assign]
@@ -231,21 +164,6 @@ async def test_the_same_object_again_may_be_ours(world: World) -> None:
         assert await client.commit(COUNT) == 2
         assert world.show(COUNTER) == "2"
         assert world.commits() == 2
-
-
-LANDS_LATER = r"""
-read old new ref
-objects="$(pwd)/objects"
-cp -r "$GIT_QUARANTINE_PATH/." "$(pwd)/late"
-setsid sh -c "
-  unset GIT_QUARANTINE_PATH GIT_OBJECT_DIRECTORY GIT_ALTERNATE_OBJECT_DIRECTORIES
-  sleep DELAY
-  cp -r late/. objects/
-  git --git-dir=. update-ref $ref $new $old
-  touch landed
-" </dev/null >/dev/null 2>&1 &
-sleep 30
-"""
 
 
 async def test_a_killed_push_that_lands_later_is_told_once_and_done_once(world: World) -> None:
@@ -326,16 +244,6 @@ async def test_a_refusal_has_the_servers_words(world: World) -> None:
         assert client.trouble is None
         world.hook("pre-receive", "")
         assert await client.commit(COUNT) == 2
-
-
-REFUSES_SECRETS = r"""
-read old new ref
-echo push >> pushes
-if git log -p --format= "$new" --not --all | grep -q SECRET; then
-  echo 'secret found' >&2
-  exit 1
-fi
-"""
 
 
 async def test_one_refused_change_does_not_take_the_others_with_it(world: World) -> None:
@@ -473,7 +381,7 @@ async def test_whoever_never_gets_through_is_told_in_the_end(
         push = client.store.push_all
 
         async def beaten(moves: Moves) -> Pushed:
-            world.put({b"note.txt": repr(moves).encode()})
+            world.put({b"note.txt": str(moves).encode()})
             return await push(moves)
 
         client.store.push_all = beaten  # type: ignore[method-assign]

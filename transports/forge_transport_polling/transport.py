@@ -8,6 +8,10 @@ What a push came to is decided by the branch itself, never by git's wording. Our
 history: landed. Another tip without it: lost for good, since the push named the old tip. The
 same tip: try again; a second commit on it is safe, because only one of the two can land. Three
 times the same tip is a refusal.
+
+A tip that isn't ours and doesn't descend from what we saw is a compaction, which names what it
+has swallowed, or the branch was set back. What was lost is pushed again before anything is
+decided: until then `snapshot` stays what it was, and so does the memory on disk.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ import anyio
 import anyio.to_thread
 
 from forge_collab import faults
-from forge_collab.core import keys, pacing, rollback
+from forge_collab.core import healing, pacing
 from forge_collab.core.change import Absent, Change, Snapshot, Urgency, View, overlay
 from forge_collab.core.errors import (
     BlockedError,
@@ -33,15 +37,16 @@ from forge_collab.core.errors import (
     RefusedError,
     UnavailableError,
 )
+from forge_collab.core.records import Claimant
 from forge_collab.git.repository import Repository
 from forge_collab.git.store import FETCHED, STATE, Moves, Push, Pushed, Store, commit
 from forge_collab.transport import Capability, Context, Transport
+from forge_transport_polling import compaction
 from forge_transport_polling.files import Files, build, load
 from forge_transport_polling.queue import Pending, Queue
 
 T = TypeVar("T")
 _TRIES = 3
-_TIDY_EVERY = 500
 _TRY_AGAIN_SECONDS = 0.7
 _SIMULTANEOUS_SECONDS = 0.12
 _WRITER = "Forge-Writer: "
@@ -79,8 +84,8 @@ class _Verdict:
     writes: Mapping[str, bytes | Absent] = field(default_factory=dict)
 
 
-class SetBackError(CorruptError):
-    """The state branch is gone from the remote, or older there than this clone has seen it."""
+class NotHealedError(UnavailableError):
+    """The branch was set back, and others' pushes came before all tries to mend it."""
 
 
 class PollingTransport(Transport):
@@ -108,6 +113,7 @@ class PollingTransport(Transport):
         self._chance = context.random.random
         self._files = Files()
         self._last_sync: float | None = None
+        self._seen_at = self._now()
         self._trouble: str | None = None
         self._trouble_since = 0.0
         self._queue = Queue()
@@ -116,6 +122,8 @@ class PollingTransport(Transport):
         self._active_at = self._now()
         self._active = anyio.Event()
         self._untidy = 0
+        self._silence = compaction.Silence()
+        self._commits_at_most = compaction.COMMITS * (1 + self._chance())
         self._is_atomic: bool | None = None
 
     # Life
@@ -142,12 +150,12 @@ class PollingTransport(Transport):
         try:
             await self._remember()
             await self._sync()
-        except SetBackError:
+        except NotHealedError:
             raise
         except (CorruptError, UnavailableError):
             await self.store.tips([self._ref])  # within reach, so the damage is here
             await self.store.remake()
-            await self._sync()
+            await self._sync(is_remade=True)
         if self._files.commit is None:
             await self._check_room()
 
@@ -155,6 +163,8 @@ class PollingTransport(Transport):
         """Begin with the branch as this clone last saw it, so that a fall of it is noticed."""
         tip = None if self.context.is_look else await self.store.resolve(STATE)
         if tip is not None:
+            age = time.time() - (self.store.seen_at(STATE) or 0.0)
+            self._seen_at = self._now() - max(0.0, age)
             tree = (await self.store.head(tip)).tree
             self._files = await anyio.to_thread.run_sync(load, self.store, tip, tree, Files())
 
@@ -237,11 +247,11 @@ class PollingTransport(Transport):
             with anyio.move_on_after(left):
                 await self._active.wait()
 
-    async def _sync(self, *, has_moved: bool = False) -> None:
+    async def _sync(self, *, has_moved: bool = False, is_remade: bool = False) -> None:
         """Bring the snapshot up to the remote's tip; `has_moved` saves asking for it first."""
         asked_at = self._now()
         try:
-            is_remade = await self.store.ensure()
+            is_remade |= await self.store.ensure()
             if has_moved and not is_remade:
                 await self._fetch_moved()
             else:
@@ -249,20 +259,23 @@ class PollingTransport(Transport):
         except ForgeError as error:
             self._has_trouble(error)
             raise
-        self._trouble, self._last_sync = None, asked_at
+        self._trouble, self._last_sync, self._seen_at = None, asked_at, asked_at
+        self.store.seen(STATE)
 
     async def _fetch_moved(self) -> None:
         try:
-            await self._follow(await self.store.fetch(self._ref, FETCHED))
+            tip = await self.store.fetch(self._ref, FETCHED)
         except UnavailableError:
             await self._fetch_if_moved()  # out of reach, or gone for good?
+        else:
+            await self._follow(tip)
 
     async def _fetch_if_moved(self, is_remade: bool = False) -> None:
         known = self._files.commit
         tip = (await self.store.tips([self._ref])).get(self._ref)
         if tip is None and known is not None:
-            raise _vanished(self._ref)
-        if tip is not None and (tip != known or is_remade):
+            await self._become(await self._healed(Files()))
+        elif tip is not None and (tip != known or is_remade):
             await self._follow(await self.store.fetch(self._ref, FETCHED))
 
     def _has_trouble(self, error: ForgeError) -> None:
@@ -271,28 +284,101 @@ class PollingTransport(Transport):
         self._trouble = error.message
 
     async def _follow(self, tip: str) -> None:
-        """Become what the branch is at `tip`, and recognise our own commits in it."""
-        known = self._files.commit
-        if tip == known:
+        """Become what the branch is at `tip`, mended where it was set back."""
+        if tip == self._files.commit:
             return
-        writers, is_reached = await self._writers(tip, known)
-        head = await self.store.head(tip)
-        files = await anyio.to_thread.run_sync(load, self.store, tip, head.tree, self._files)
-        is_rewritten = known and not is_reached and not await self.store.contains(tip, known)
-        if is_rewritten and (gone := rollback.lost(self._files, files)):
-            raise _set_back(self._ref, gone)
+        writers, is_reached = await self._writers(tip, self._files.commit)
+        files = await self._load(tip)
+        if await self._has_lost(files, is_descendant=is_reached):
+            files = await self._healed(files)
         self._fairness.saw_commits(writers)
+        await self._become(files)
+
+    async def _load(self, tip: str) -> Files:
+        tree = (await self.store.head(tip)).tree
+        return await anyio.to_thread.run_sync(load, self.store, tip, tree, self._files)
+
+    async def _become(self, files: Files) -> None:
+        """Let `files` be the newest state, and recognise our own commits in it."""
+        assert files.commit is not None
         for pending in [pending for pending in self._queue.waiting if pending.sent]:
-            await self._recognise(pending, tip)
-        self.store.record(STATE, tip)
+            await self._recognise(pending, files.commit)
+        self.store.record(STATE, files.commit)
         self._untidy += 1
-        self._become(files)
+        self._show(files)
 
     async def _recognise(self, pending: Pending, tip: str) -> None:
         for ours, answer in list(pending.sent.items()):
-            if await self.store.contains(tip, ours):
+            if await self._descends(tip, ours):
                 self._queue.answer(pending, answer)
         pending.sent.clear()
+
+    async def _descends(self, tip: str, commit: str) -> bool:
+        """Whether `commit` is in the history of `tip`, as far as that can be known."""
+        if await self.store.contains(tip, commit):
+            return True
+        root = await self.store.root(tip)
+        message = (await self.store.head(root)).message if root else ""
+        return commit in compaction.compacted(message)
+
+    # Healing
+
+    async def _has_lost(self, there: Files, *, is_descendant: bool = False) -> bool:
+        known = self._files.commit
+        if known is None:
+            return False
+        if not is_descendant and there.commit is not None:
+            is_descendant = await self._descends(there.commit, known)
+        instance = self.context.instance
+        return bool(healing.lost(self._files, there, instance, is_descendant=is_descendant))
+
+    async def _healed(self, there: Files) -> Files:
+        """The branch with what it has lost pushed again; `there` when it is no loss any more.
+
+        Two that heal at once make the same records, so whoever comes second finds nothing to do.
+
+        :raises CorruptError: when the branch is gone, and this clone has not seen it for too long.
+        :raises RefusedError: when the server won't have it.
+        :raises UnavailableError: when others' pushes always came first, or nobody knows.
+        """
+        pushed = Pushed(Push.FAILED)
+        for _ in range(_TRIES):
+            if self._now() - self._seen_at > healing.SOURCE_SECONDS:
+                return self._as_it_is(there)
+            made, healed = await self._mend(there)
+            pushed = await self.store.push_all({self._ref: (there.commit, made.commit)})
+            if pushed.how is Push.DONE:
+                self._tell_of(healed)
+                return made
+            tip = (await self.store.tips([self._ref])).get(self._ref)
+            if tip == there.commit:
+                await anyio.sleep(_TRY_AGAIN_SECONDS)
+                continue
+            there = await self._load(await self.store.fetch(self._ref, FETCHED)) if tip else Files()
+            if tip and not await self._has_lost(there):
+                return there
+        if pushed.how is Push.REJECTED and tip == there.commit:
+            raise _refused(self.store, pushed, ())
+        raise NotHealedError(
+            f"the state branch {self._ref} was set back, and couldn't be mended yet",
+            hint="try again",
+        )
+
+    def _as_it_is(self, there: Files) -> Files:
+        if there.commit is None:
+            raise _forgotten(self._ref)
+        return there
+
+    async def _mend(self, there: Files) -> tuple[Files, int]:
+        """A commit on `there` with what it has lost, and how many records that were."""
+        context, view = self.context, View(there)
+        who = Claimant(handle=context.handle, instance=context.instance, worker="-")
+        ts, nonce = context.clock.wall(), secrets.token_hex(8)
+        healed = healing.heal(view, self._files, who, ts=ts, nonce=nonce)
+        return await self._write(there, view.writes, "heal the branch"), len(healed)
+
+    def _tell_of(self, healed: int) -> None:
+        self.notices.append(f"the state branch was set back by somebody; healed {healed} records")
 
     async def _writers(self, tip: str, until: str | None) -> tuple[list[str], bool]:
         """Who wrote the commits from `until` to `tip`, oldest first; at most the recent ones.
@@ -310,8 +396,9 @@ class PollingTransport(Transport):
             oid = head.parents[0] if head.parents else None
         return found[::-1], oid == until
 
-    def _become(self, files: Files) -> None:
+    def _show(self, files: Files) -> None:
         self._files = files
+        self._silence.see(files, self._now())
         self._became_active()
         self._announce()
 
@@ -347,9 +434,39 @@ class PollingTransport(Transport):
                 await anyio.sleep(_TRY_AGAIN_SECONDS * (0.75 + self._chance() / 2))
 
     async def _tidy(self) -> None:
-        if self._untidy >= _TIDY_EVERY:
+        """Now and then: shorten a long history, and pack what has gathered here."""
+        if self._untidy >= compaction.LOOK_EVERY:
             self._untidy = 0
+            await self._compact()
             await self.store.tidy()
+
+    async def _compact(self) -> None:
+        """Put a commit without parents in the place of a long history; others' pushes come first.
+
+        Not while it isn't known what became of a push of ours: it is looked for in that history.
+        """
+        base = self._files
+        assert base.commit is not None
+        is_unsettled = any(pending.sent for pending in self._queue.waiting)
+        if is_unsettled or self.store.refused_within(compaction.REFUSED_SECONDS):
+            return
+        most = int(self._commits_at_most)
+        history = await self.store.history(base.commit, most=most)
+        if len(history) < most:
+            return
+        started = self._now()
+        drops = self._silence.to_drop(base, started)
+        swallowed = compaction.trailers(history[: compaction.REMEMBERED])
+        made = await self._write(base, drops, "compact", is_root=True, trailers=swallowed)
+        assert made.commit is not None
+        pushed = await self.store.push_all({self._ref: (base.commit, made.commit)})
+        if pushed.how is Push.DONE:
+            self._advance(made, started)
+            self.store.record(FETCHED, made.commit)
+            return
+        await self._sync()
+        if pushed.how is Push.REJECTED and self._files.commit == base.commit:
+            self.store.note_refusal(pushed.words)
 
     def _give_up_late_ones(self, error: UnavailableError) -> None:
         """Tell everybody once we are offline; before that, who has waited till the deadline."""
@@ -374,7 +491,7 @@ class PollingTransport(Transport):
             await self._sync()
             batch, _ = self._judge(chosen)
         if batch.answers:
-            await self._send(batch, await self._write(batch))
+            await self._send(batch, await self._write(self._files, batch.writes, batch.what))
 
     def _judge(self, chosen: Iterable[Pending]) -> tuple[_Batch, list[Pending]]:
         """Run every rule on the snapshot.
@@ -407,16 +524,24 @@ class PollingTransport(Transport):
         else:
             self._queue.fail(pending, verdict.no)
 
-    async def _write(self, batch: _Batch) -> Files:
-        """The batch as a commit on the tip, in the private repository."""
+    async def _write(
+        self,
+        base: Files,
+        writes: Mapping[str, bytes | Absent],
+        what: str,
+        *,
+        is_root: bool = False,
+        trailers: str = "",
+    ) -> Files:
+        """The writes on `base` as a commit in the private repository; a root has no parent."""
         faults.at("push.before_objects")
-        objects, files = build(self._files, batch.writes)
+        objects, files = build(base, writes)
         made = commit(
             files.folders[""].oid,
-            self._files.commit,
+            None if is_root else base.commit,
             author=self._author,
             seconds=int(time.time()),
-            message=self._message(batch.what),
+            message=self._message(what) + trailers,
         )
         await anyio.to_thread.run_sync(self.store.write, [*objects, made])
         faults.at("push.after_objects")
@@ -484,8 +609,8 @@ class PollingTransport(Transport):
         self._fairness.saw_commits([self.context.instance])
         self._fairness.took(self._now() - started)
         self._untidy += 1
-        self._trouble, self._last_sync = None, started
-        self._become(made)
+        self._trouble, self._last_sync, self._seen_at = None, started, started
+        self._show(made)
 
     def _landed(self, batch: _Batch) -> None:
         self._queue.yield_until = self._now() + self._fairness.after_success(self._chance())
@@ -555,18 +680,10 @@ def _refused(store: Store, pushed: Pushed, refs: Iterable[str]) -> RefusedError:
     )
 
 
-def _set_back(ref: str, gone: list[str]) -> SetBackError:
-    return SetBackError(
-        f"the state branch {ref} was set back on the remote: {len(gone)} records are gone or "
-        f"older ({gone[0]} among them), so nothing more is decided",
-        hint="push the right tip back; or forge collaborate leave, then start, to take it as it is",
-        data={"path": keys.path_of(gone[0]), "line": None},
-    )
-
-
-def _vanished(ref: str) -> SetBackError:
-    return SetBackError(
-        f"the state branch {ref} was deleted on the remote; nothing is decided without it",
-        hint="push it back from a clone that has it; or forge collaborate leave, then start",
+def _forgotten(ref: str) -> CorruptError:
+    return CorruptError(
+        f"the state branch {ref} was deleted on the remote, and this clone's memory of it is "
+        "more than seven days old, so nothing is made from it",
+        hint="push it back from a clone that has it; or forge collaborate start --fresh",
         data={"path": ref, "line": None},
     )
