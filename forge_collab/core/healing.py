@@ -92,10 +92,19 @@ def join(key: str, one: bytes, other: bytes) -> bytes:
     if key.startswith(keys.AUDIT):
         return _joined_lines(one, other)
     if key.startswith(keys.LEASES):
-        conflict = _conflict(one, other)
-        if conflict is not None:
-            return conflict
+        return _joined_leases(key, one, other)
     return max(one, other, key=lambda value: _rank(key, value))
+
+
+def _joined_leases(key: str, one: bytes, other: bytes) -> bytes:
+    """The one to keep, with the higher `floor` of both: no fence is granted twice."""
+    kept = _conflict(one, other) or max(one, other, key=lambda value: _rank(key, value))
+    try:
+        floor = max(decode(Lease, value, "").floor for value in (one, other))
+        lease = decode(Lease, kept, "")
+    except CorruptError:
+        return kept
+    return kept if lease.floor >= floor else encode(lease.but(floor=floor))
 
 
 def _conflict(one: bytes, other: bytes) -> bytes | None:
@@ -113,9 +122,14 @@ def _conflict(one: bytes, other: bytes) -> bytes | None:
 def _rank(key: str, value: bytes) -> _Rank:
     """What decides between two records under one key; a total order."""
     try:
-        return (0, *_order(key, value), value)
+        return (0, *_order(key, value), _without_floor(key, value))
     except CorruptError:
         return (0, -1, value) if key.startswith(keys.SHARED) else (1, value)
+
+
+def _without_floor(key: str, value: bytes) -> bytes:
+    """What tells two leases apart; the floor is joined by itself."""
+    return encode(decode(Lease, value, "").but(floor=0)) if key.startswith(keys.LEASES) else value
 
 
 def _order(key: str, value: bytes) -> _Rank:

@@ -199,7 +199,7 @@ def _grant(
     text: str | None = None,
 ) -> Grant:
     holder = before.claimant if before else None
-    fence = max(before.fence, before.floor) + 1 if before else 1
+    fence = _next_fence(before)
     fields = {
         "fence": fence,
         "nonce": nonce,
@@ -212,6 +212,10 @@ def _grant(
     view.save(key, lease)
     audit.append(view, me.claimant, event, ts=me.ts, key=key, fence=fence, nonce=nonce, text=text)
     return Grant(key, lease, took_over=holder)
+
+
+def _next_fence(before: Lease | None) -> int:
+    return max(before.fence, before.floor) + 1 if before else 1
 
 
 def _is_within_deadline(me: Me) -> bool:
@@ -337,7 +341,7 @@ def fence_out(
 ) -> int:
     """Empty a lease and raise its fence, so that whoever had it has lost it; the new fence."""
     before = view.document(Lease, key)
-    fence = before.fence + 1 if before else 1
+    fence = _next_fence(before)
     holder = before.claimant if before else None
     fields = {"fence": fence, "nonce": nonce, "claimant": None}
     if before is None:

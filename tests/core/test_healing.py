@@ -40,7 +40,12 @@ audit_lines = st.builds(
 messages = st.builds(Message, seq=small, event=st.sampled_from("xy"))
 VALUES: dict[str, st.SearchStrategy[bytes]] = {
     "leases/claim:T1": st.builds(
-        Lease, fence=small, rev=small, nonce=st.sampled_from("nm"), claimant=claimants
+        Lease,
+        fence=small,
+        floor=st.integers(0, 3),
+        rev=small,
+        nonce=st.sampled_from("nm"),
+        claimant=claimants,
     ).map(encode),
     "tasks/T1": st.builds(
         TaskRecord,
@@ -100,7 +105,14 @@ def test_joining_is_the_same_in_any_order_and_however_often(
     assert join(join(a, b), c) == join(a, join(b, c))
 
 
-leases = st.builds(Lease, fence=small, rev=small, nonce=st.sampled_from("nmo"), claimant=claimants)
+leases = st.builds(
+    Lease,
+    fence=small,
+    floor=st.integers(0, 5),
+    rev=small,
+    nonce=st.sampled_from("nmo"),
+    claimant=claimants,
+)
 
 
 @given(st.lists(leases, min_size=1, max_size=5))
@@ -110,6 +122,7 @@ def test_a_joined_fence_never_fell_and_names_one_claim(several: list[Lease]) -> 
         joined = healing.join("leases/claim:T1", joined, encode(other))
     result = decode(Lease, joined, "")
     highest = max(one.fence for one in several)
+    assert result.floor == max(one.floor for one in several)
     nonces = {one.nonce for one in several if one.fence == highest}
     if len(nonces) == 1:
         assert (result.fence, {result.nonce}) == (highest, nonces)
