@@ -235,6 +235,7 @@ class Daemon:
     who: Claimant
     tree: dict[str, bytes] = field(default_factory=dict)
     granted: dict[str, tuple[int, str]] = field(default_factory=dict)
+    has_forgotten: bool = False
 
 
 KEYS = [keys.claim("T1"), keys.claim("T2")]
@@ -320,8 +321,13 @@ class SetBack(RuleBasedStateMachine):
 
     @rule(number=daemons)
     def forget(self, number: int) -> None:
-        """A clone whose memory was deleted; what it was granted it still has in its journal."""
+        """A clone whose memory was deleted; what it was granted it still has in its journal.
+
+        It takes a branch that was set back as it is. What others bring back of it then is nobody's
+        until it lapses.
+        """
         self.daemons[number].tree = {}
+        self.daemons[number].has_forgotten = True
 
     @rule()
     def agree(self) -> None:
@@ -335,7 +341,7 @@ class SetBack(RuleBasedStateMachine):
             assert len(holders) <= 1, f"two hold {key}"
             record = View(tree).document(Lease, key)
             for before, daemon in zip(held, self.daemons, strict=True):
-                if key in before and daemon not in holders:
+                if key in before and daemon not in holders and not daemon.has_forgotten:
                     assert record is None or record.nonce != before[key][1] or not record.claimant
 
     @invariant()
