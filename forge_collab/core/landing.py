@@ -137,7 +137,7 @@ def evidence_in(commit: str, trailers: str) -> Evidence | None:
     `trailers` has one ``Key: value`` in each line.
     """
     found: dict[str, list[str]] = {}
-    for line in trailers.splitlines():
+    for line in trailers.split("\n"):
         key, _, value = line.partition(":")
         found.setdefault(key.strip().lower(), []).append(value.strip())
     tasks, uids, rounds = (
