@@ -74,7 +74,7 @@ def push(repository: Repository, work_tree: Path | None, *, remote: str, branch:
 def _refused(result: Result, remote: str, branch: str) -> BlockedError | UnavailableError:
     lines = result.out.decode("utf-8", "replace").splitlines()
     refused = next((line.split("\t")[2] for line in lines if line.startswith("!\t")), None)
-    words = result.err or refused or "no word why"
+    words = result.said or refused or "no word why"
     data = {"branch": branch, "status": "refused", "server": words, "waits_for": []}
     if refused and "[rejected]" in refused:
         return BlockedError(

@@ -274,7 +274,7 @@ async def squash(
     )
     if not made.is_ok and committer.is_signing:
         raise BlockedError(
-            f"the commit can't be signed, and commit.gpgSign says it has to be: {made.err}",
+            f"the commit can't be signed, and commit.gpgSign says it has to be: {made.said}",
             hint="unlock the key for this machine (gpg-agent, ssh-agent), then try again",
             data={"status": "unsigned", "waits_for": []},
         )
@@ -339,7 +339,7 @@ async def changed(store: Store, before: str, after: str) -> list[str]:
 
 def _failed(what: str, result: Result) -> FailedError:
     return FailedError(
-        f"git couldn't {what}: {result.err or 'no word why'}",
+        f"git couldn't {what}: {result.said or 'no word why'}",
         hint="forge daemon logs; forge doctor",
         data={"why": result.err},
     )
