@@ -309,7 +309,7 @@ class Landing:
         self, target: str, work: Work, found: Landed, *, committer: Committer
     ) -> _Squash:
         assert work.tip is not None
-        await self._check_is_new(work, found.record)
+        await self._check_is_new(work, found.record, target)
         merged = await squash.merge(self.store, self._ref, target, work.tip)
         if merged.conflicts:
             raise _Conflicts(merged.conflicts)
@@ -334,16 +334,16 @@ class Landing:
         )
         return _Squash(commit, target, words, merged.tree)
 
-    async def _check_is_new(self, work: Work, record: TaskRecord) -> None:
+    async def _check_is_new(self, work: Work, record: TaskRecord, target: str) -> None:
         """A branch of a round that is over would bring back what was reverted since."""
-        before = record.landed or {}
-        is_over = record.status is TaskStatus.PENDING and "commit" in before and "tip" in before
-        if is_over and await self.store.contains(work.tip or "", before["tip"]):
-            raise BlockedError(
-                f"{work.branch} has the commits that landed in an earlier round of {work.task.id}",
-                hint=f"begin a branch from {self.target} and put the new work on it",
-                data={"task": work.task.id, "status": "old_branch", "waits_for": []},
-            )
+        has, tip = self.store.contains, work.tip or ""
+        for old in record.old_tips:
+            if await has(tip, old) and not await has(target, old):
+                raise BlockedError(
+                    f"{work.branch} has commits that landed in an earlier round of {work.task.id}",
+                    hint=f"begin a branch from {self.target} and put the new work on it",
+                    data={"task": work.task.id, "status": "old_branch", "waits_for": []},
+                )
 
     async def _push_whole(self, made: _Squash, work: Work, by: _By) -> Landed:
         """Code and record in one push."""
