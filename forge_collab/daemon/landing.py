@@ -132,7 +132,11 @@ class Landing:
         target = await self._target_tip()
         work = self._work(task, branch, tip)
         found = await self._ask(work, self._by(worker, fence))
-        made = await self._squash(target, work, found, committer=await squash.committer(self.store))
+        committer = await squash.committer(self.store)
+        try:
+            made = await self._squash(target, work, found, committer=committer)
+        except _Conflicts as error:
+            raise self._conflict(work, found, error.paths) from None
         before = (await self.store.head(target)).tree
         return {
             **_answer(task, found),
@@ -408,10 +412,13 @@ class Landing:
         """Write down that the work conflicts; the error that says so."""
         rule = self._rule(landing.block, work, by, conflicts=conflicts)
         found = await self.participant.commit(rule, f"{work.task.id} conflicts")
+        return self._conflict(work, found, conflicts)
+
+    def _conflict(self, work: Work, found: Landed, conflicts: tuple[str, ...]) -> BlockedError:
         remote = self.store.remote.name
         return BlockedError(
-            f"{work.task.id} can't be merged into {self.target}: {found.record.reason}; "
-            f"nothing was landed, {work.branch} is kept",
+            f"{work.task.id} can't be merged into {self.target}: conflicts in "
+            f"{', '.join(conflicts)}; nothing was landed, {work.branch} is kept",
             hint=f"git fetch {remote} && git merge {remote}/{self.target} on {work.branch}, "
             f"then forge collaborate done {work.task.id}",
             data={

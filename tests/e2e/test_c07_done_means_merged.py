@@ -39,6 +39,9 @@ def test_a_conflict_is_named_and_kept_and_the_holder_lands_after_merging(world: 
     ada = joined(world, "ada")
     branch = conflict(world, ada)
     tip = world.on_origin("rev-parse", "main")
+    shown_first = not_done(ada, "T001", "--dry-run")["data"]
+    assert (shown_first["status"], shown_first["conflicts"]) == ("pending", ["README"])
+    assert world.record("tasks/T001.json") is None, "a preview changes nothing"
     error = refusal(ada, "collaborate", "done", "T001", code=7, says=("README", "git merge"))
     data = error["data"]
     assert (data["status"], data["conflicts"], data["branch"]) == (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,13 @@ def test_the_work_tree_of_a_branch_is_found_from_every_other(world: World, clone
     for place in (clone, other):
         assert branches.work_tree_of(repository(world, place), "other") == other
         assert branches.work_tree_of(repository(world, place), WORK) is None
+
+
+def test_a_work_tree_whose_folder_is_gone_is_none(world: World, clone: Path) -> None:
+    other = world.place / "other"
+    world.git("worktree", "add", "-q", "-b", "other", str(other), cwd=clone)
+    shutil.rmtree(other)
+    assert branches.work_tree_of(repository(world, clone), "other") is None
 
 
 def test_what_no_commit_has_is_named_and_what_is_ignored_is_not(world: World, clone: Path) -> None:
