@@ -40,7 +40,10 @@ def done(
     Example: forge collaborate done T001
     """
     if landed and (branch or is_dry):
-        raise UsageError("--landed takes neither --branch nor --dry-run")
+        raise UsageError(
+            "--landed takes neither --branch nor --dry-run",
+            hint=f"forge collaborate done {task} --landed COMMIT",
+        )
     clone = here(options.folder(context))
     asked: dict[str, Any] = {
         "task": names.task_id(task),

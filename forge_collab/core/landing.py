@@ -137,7 +137,7 @@ def evidence_in(commit: str, trailers: str) -> Evidence | None:
     `trailers` has one ``Key: value`` in each line.
     """
     found: dict[str, list[str]] = {}
-    for line in trailers.splitlines():
+    for line in trailers.split("\n"):
         key, _, value = line.partition(":")
         found.setdefault(key.strip().lower(), []).append(value.strip())
     tasks, uids, rounds = (
@@ -391,8 +391,13 @@ def reopen(view: View, work: Work, me: lease.Me, *, nonce: str, reason: str = ""
     is_over = record.status in (TaskStatus.DONE, TaskStatus.CANCELLED)
     if not is_over:
         _check_not_anothers(view, work, me)
+    tip = (record.landed or {}).get("tip") if is_over else None
     opened = record.but(
-        status=TaskStatus.PENDING, round=record.round + is_over, landing=None, reason=None
+        status=TaskStatus.PENDING,
+        round=record.round + is_over,
+        landing=None,
+        old_tips=(*record.old_tips, tip) if tip else record.old_tips,
+        reason=None,
     )
     view.save(keys.TASKS + work.task.id, opened)
     fence = lease.fence_out(view, work.key, me, nonce=nonce, event="reopened", text=reason or None)

@@ -99,7 +99,8 @@ class TaskRecord(Record):
 
     `landed` has the `commit` on the target and the `tip` of the branch it came from; `landing`
     the same of a commit that is about to be pushed to a server that takes one ref at a time;
-    `reason` is why a stopped task is stopped.
+    `old_tips` are the tips that landed in rounds that are over; `reason` is why a stopped task is
+    stopped.
     """
 
     uid: str
@@ -108,6 +109,7 @@ class TaskRecord(Record):
     fence: int = 0
     landed: dict[str, str] | None = None
     landing: dict[str, str] | None = None
+    old_tips: tuple[str, ...] = ()
     reason: str | None = None
     branch: str | None = None
     waits_for: tuple[str, ...] = ()

@@ -211,7 +211,9 @@ def check_transition(task_id: str, old: TaskStatus, new: TaskStatus) -> None:
         return
     is_over = old in (TaskStatus.DONE, TaskStatus.CANCELLED)
     raise BlockedError(
-        f"{task_id} is {old} and can't become {new}",
-        hint=f"forge task reopen {task_id}" if is_over and new != old else None,
+        f"{task_id} is {old} already"
+        if new is old
+        else f"{task_id} is {old} and can't become {new}",
+        hint=f"forge task {'reopen' if is_over and new is not old else 'show'} {task_id}",
         data={"task": task_id, "from": str(old), "to": str(new)},
     )

@@ -132,7 +132,11 @@ class Landing:
         target = await self._target_tip()
         work = self._work(task, branch, tip)
         found = await self._ask(work, self._by(worker, fence))
-        made = await self._squash(target, work, found, committer=await squash.committer(self.store))
+        committer = await squash.committer(self.store)
+        try:
+            made = await self._squash(target, work, found, committer=committer)
+        except _Conflicts as error:
+            raise self._conflict(work, found, error.paths) from None
         before = (await self.store.head(target)).tree
         return {
             **_answer(task, found),
@@ -309,7 +313,7 @@ class Landing:
         self, target: str, work: Work, found: Landed, *, committer: Committer
     ) -> _Squash:
         assert work.tip is not None
-        await self._check_is_new(work, found.record)
+        await self._check_is_new(work, found.record, target)
         merged = await squash.merge(self.store, self._ref, target, work.tip)
         if merged.conflicts:
             raise _Conflicts(merged.conflicts)
@@ -334,16 +338,16 @@ class Landing:
         )
         return _Squash(commit, target, words, merged.tree)
 
-    async def _check_is_new(self, work: Work, record: TaskRecord) -> None:
+    async def _check_is_new(self, work: Work, record: TaskRecord, target: str) -> None:
         """A branch of a round that is over would bring back what was reverted since."""
-        before = record.landed or {}
-        is_over = record.status is TaskStatus.PENDING and "commit" in before and "tip" in before
-        if is_over and await self.store.contains(work.tip or "", before["tip"]):
-            raise BlockedError(
-                f"{work.branch} has the commits that landed in an earlier round of {work.task.id}",
-                hint=f"begin a branch from {self.target} and put the new work on it",
-                data={"task": work.task.id, "status": "old_branch", "waits_for": []},
-            )
+        has, tip = self.store.contains, work.tip or ""
+        for old in record.old_tips:
+            if await has(tip, old) and not await has(target, old):
+                raise BlockedError(
+                    f"{work.branch} has commits that landed in an earlier round of {work.task.id}",
+                    hint=f"begin a branch from {self.target} and put the new work on it",
+                    data={"task": work.task.id, "status": "old_branch", "waits_for": []},
+                )
 
     async def _push_whole(self, made: _Squash, work: Work, by: _By) -> Landed:
         """Code and record in one push."""
@@ -408,10 +412,13 @@ class Landing:
         """Write down that the work conflicts; the error that says so."""
         rule = self._rule(landing.block, work, by, conflicts=conflicts)
         found = await self.participant.commit(rule, f"{work.task.id} conflicts")
+        return self._conflict(work, found, conflicts)
+
+    def _conflict(self, work: Work, found: Landed, conflicts: tuple[str, ...]) -> BlockedError:
         remote = self.store.remote.name
         return BlockedError(
-            f"{work.task.id} can't be merged into {self.target}: {found.record.reason}; "
-            f"nothing was landed, {work.branch} is kept",
+            f"{work.task.id} can't be merged into {self.target}: conflicts in "
+            f"{', '.join(conflicts)}; nothing was landed, {work.branch} is kept",
             hint=f"git fetch {remote} && git merge {remote}/{self.target} on {work.branch}, "
             f"then forge collaborate done {work.task.id}",
             data={

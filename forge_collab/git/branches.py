@@ -32,7 +32,7 @@ def tip(repository: Repository, branch: str) -> str | None:
 
 
 def work_tree_of(repository: Repository, branch: str) -> Path | None:
-    """The work tree that has `branch` checked out, or None."""
+    """The work tree that has `branch` checked out, if its folder is there, or None."""
     listed = repository.git("worktree", "list", "--porcelain", "-z")
     place: str | None = None
     for line in listed.out.decode("utf-8", "surrogateescape").split("\0"):
@@ -40,7 +40,7 @@ def work_tree_of(repository: Repository, branch: str) -> Path | None:
         if word == "worktree":
             place = rest
         elif word == "branch" and rest == f"refs/heads/{branch}" and place is not None:
-            return Path(place)
+            return Path(place) if Path(place).is_dir() else None
     return None
 
 
@@ -74,7 +74,7 @@ def push(repository: Repository, work_tree: Path | None, *, remote: str, branch:
 def _refused(result: Result, remote: str, branch: str) -> BlockedError | UnavailableError:
     lines = result.out.decode("utf-8", "replace").splitlines()
     refused = next((line.split("\t")[2] for line in lines if line.startswith("!\t")), None)
-    words = result.err or refused or "no word why"
+    words = result.said or refused or "no word why"
     data = {"branch": branch, "status": "refused", "server": words, "waits_for": []}
     if refused and "[rejected]" in refused:
         return BlockedError(

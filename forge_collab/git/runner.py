@@ -38,6 +38,7 @@ PLAIN_PUSH = (
 )
 """What a push of forge's needs, whatever the user's settings say: these refs and no more."""
 _GRACE_SECONDS = 1.0
+_SAID_EVERY_TIME = ("To ", "error: failed to push some refs")
 MIN_VERSION = (2, 38)
 
 
@@ -54,6 +55,12 @@ class Result:
     def is_ok(self) -> bool:
         """Whether git reported success."""
         return self.code == 0 and not self.timed_out
+
+    @property
+    def said(self) -> str:
+        """What git, a hook or the server said, in one line, without what git says every time."""
+        lines = (line.removeprefix("remote:").strip() for line in self.err.splitlines())
+        return " ".join(line for line in lines if line and not line.startswith(_SAID_EVERY_TIME))
 
 
 def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import anyio.to_thread
 from dulwich.objects import ShaFile
 
-from forge_collab.core.errors import BlockedError, FailedError
+from forge_collab.core.errors import BlockedError, CorruptError, FailedError
 from forge_collab.core.landing import OWN_PATHS, TASK_TRAILER, Author, Evidence, evidence_in
 from forge_collab.git import store as git
 from forge_collab.git.repository import author_of, is_true
@@ -28,7 +28,14 @@ _PATCHES_AT_MOST = 200
 _DEEPER = (50, 500, 0)
 _ON_TOP_AT_MOST = 20
 _ATTRIBUTES = ".gitattributes"
+_NO_FOLDERS = frozenset({"", ".", "..", ".git"})
 _TARGETS_ALONE = ("-c", "core.attributesFile=/dev/null", "-c", "core.bare=false")
+_AS_IN_EVERY_CLONE = (
+    *("-c", "merge.default=text", "-c", "merge.renames=true", "-c", "merge.renormalize=false"),
+    *("-c", "merge.directoryRenames=conflict", "-c", "merge.renameLimit=7000"),
+)
+_IN_UTF8 = ("-c", "i18n.commitEncoding=UTF-8", "-c", "i18n.logOutputEncoding=UTF-8")
+_PLAIN_TRAILERS = ("-c", "trailer.separators=:", "-c", "core.commentChar=#")
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,10 @@ async def _is_on_top(store: Store, target: str, tip: str) -> bool:
     for _ in range(_ON_TOP_AT_MOST):
         if oid == target:
             return True
-        parents = (await store.head(oid)).parents
+        try:
+            parents = (await store.head(oid)).parents
+        except CorruptError:  # A shallow history ends here.
+            return False
         if len(parents) != 1:
             return False
         oid = parents[0]
@@ -107,7 +117,7 @@ async def _merge(store: Store, target: str, tip: str) -> Merged:
     with tempfile.TemporaryDirectory(prefix="scratch-", dir=store.path.parent) as scratch:
         await _lay_out_attributes(store, target, Path(scratch))
         found = await store.git(
-            *("--work-tree", scratch, *_TARGETS_ALONE),
+            *("--work-tree", scratch, *_TARGETS_ALONE, *_AS_IN_EVERY_CLONE),
             *("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", target, tip),
             cwd=Path(scratch),
             more={"GIT_ATTR_NOSYSTEM": "1"},
@@ -131,7 +141,9 @@ def _write_attributes(store: Store, listing: bytes, scratch: Path) -> None:
     for line in listing.split(b"\0"):
         about, _, path = line.decode("utf-8", "surrogateescape").partition("\t")
         mode, _, oid = about.split(" ") if about else ("", "", "")
-        if path.rpartition("/")[2] == _ATTRIBUTES and mode.startswith("100"):
+        *folders, name = path.split("/")
+        leads_out = _NO_FOLDERS.intersection(folders)  # Whoever may push can make such a tree.
+        if name == _ATTRIBUTES and mode.startswith("100") and not leads_out:
             place = scratch / path
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(store.blob(oid))
@@ -142,8 +154,10 @@ def _with_own_paths(store: Store, tree: str, target: str) -> str:
     objects: list[ShaFile] = []
     paths = [tuple(path.split("/")) for path in OWN_PATHS]
     made = _taken(store, tree, target, paths, objects)
+    if made is None:
+        objects.append(git.folder({}))
     store.write(objects)
-    return made or tree
+    return made or objects[-1].id.decode()
 
 
 def _taken(
@@ -189,6 +203,7 @@ async def work(store: Store, target: str, tip: str) -> Work:
     """Who wrote what on the branch since it left the target, merges left out."""
     shown = "%x00%an%x01%ae%x01%ad%x01%s"
     listed = await store.git(
+        *_IN_UTF8,
         *("rev-list", "--reverse", "--no-merges", "--no-commit-header", "--date=raw"),
         *(f"--format={shown}", f"{target}..{tip}"),
     )
@@ -249,16 +264,17 @@ async def squash(
         "GIT_COMMITTER_EMAIL": email,
         "GIT_AUTHOR_NAME": by.name or name,
         "GIT_AUTHOR_EMAIL": by.email or email,
-        **({"GIT_AUTHOR_DATE": date} if date else {}),
+        **({"GIT_AUTHOR_DATE": f"@{date}"} if date else {}),
     }
     made = await store.git(
+        *_IN_UTF8,
         *("commit-tree", tree, "-p", parent, *(["-S"] if committer.is_signing else []), "-F", "-"),
         more=environ,
         stdin=message.encode("utf-8", "replace"),
     )
     if not made.is_ok and committer.is_signing:
         raise BlockedError(
-            f"the commit can't be signed, and commit.gpgSign says it has to be: {made.err}",
+            f"the commit can't be signed, and commit.gpgSign says it has to be: {made.said}",
             hint="unlock the key for this machine (gpg-agent, ssh-agent), then try again",
             data={"status": "unsigned", "waits_for": []},
         )
@@ -271,7 +287,7 @@ async def evidence(store: Store, since: str | None, tip: str) -> list[Evidence]:
     """What the first-parent history of `tip` shows as landed, after `since`; newest first."""
     span = f"{since}..{tip}" if since else tip
     listed = await store.git(
-        *("-c", "trailer.separators=:", "rev-list", "--first-parent", "--no-commit-header"),
+        *(*_PLAIN_TRAILERS, *_IN_UTF8, "rev-list", "--first-parent", "--no-commit-header"),
         *(f"--grep=^{TASK_TRAILER}: ", "--format=%x00%H%n%(trailers:only=true,unfold=true)"),
         span,
     )
@@ -323,7 +339,7 @@ async def changed(store: Store, before: str, after: str) -> list[str]:
 
 def _failed(what: str, result: Result) -> FailedError:
     return FailedError(
-        f"git couldn't {what}: {result.err or 'no word why'}",
+        f"git couldn't {what}: {result.said or 'no word why'}",
         hint="forge daemon logs; forge doctor",
         data={"why": result.err},
     )

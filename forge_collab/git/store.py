@@ -249,9 +249,17 @@ class Store:
     def tree(self, oid: str) -> Tree:
         """The folder `oid`; asks the helper process, so call it in a worker thread.
 
-        :raises CorruptError: when the object isn't here.
+        :raises CorruptError: when the object isn't here, or has names that lead out of it.
         """
-        entries = tree_entries_from_data(self._read(oid))
+        data = self._read(oid)
+        try:
+            entries = tree_entries_from_data(data)
+        except ValueError as error:
+            raise CorruptError(
+                f"the folder {oid} has an entry that no work tree can have: {error}",
+                hint="git fsck shows where; take it out of that branch",
+                data={"path": oid, "line": None},
+            ) from error
         return Tree(oid, {str(name): (mode, sha.hex()) for sha, mode, name in entries})
 
     def blob(self, oid: str) -> bytes:
