@@ -10,7 +10,7 @@ from pathlib import Path
 
 from forge_collab.core.errors import BlockedError, UnavailableError
 from forge_collab.git.repository import Repository
-from forge_collab.git.runner import PLAIN_PUSH, Result, run_sync
+from forge_collab.git.runner import PLAIN_PUSH, Result, one_line, run_sync
 
 PUSH_SECONDS = 3600.0
 """A push runs the user's hook, which may upload files or run tests."""
@@ -58,7 +58,9 @@ def push(repository: Repository, work_tree: Path | None, *, remote: str, branch:
 
     :raises BlockedError: when the hook or the server refuses it; data has the words.
     :raises UnavailableError: when the remote can't be reached.
+    :raises EnvironmentError_: when the remote isn't one place: it has several push URLs.
     """
+    repository.remote(remote)
     where = () if work_tree or repository.root else ("--git-dir", str(repository.common_dir))
     ref = f"refs/heads/{branch}"
     result = run_sync(
@@ -74,7 +76,7 @@ def push(repository: Repository, work_tree: Path | None, *, remote: str, branch:
 def _refused(result: Result, remote: str, branch: str) -> BlockedError | UnavailableError:
     lines = result.out.decode("utf-8", "replace").splitlines()
     refused = next((line.split("\t")[2] for line in lines if line.startswith("!\t")), None)
-    words = result.err or refused or "no word why"
+    words = one_line(result.err) or refused or "no word why"
     data = {"branch": branch, "status": "refused", "server": words, "waits_for": []}
     if refused and "[rejected]" in refused:
         return BlockedError(
@@ -83,7 +85,7 @@ def _refused(result: Result, remote: str, branch: str) -> BlockedError | Unavail
             f"git push --force-with-lease {remote} {branch}",
             data=data,
         )
-    if result.code == 128 and refused is None:
+    if result.timed_out or (result.code == 128 and refused is None):
         return UnavailableError(
             f"{branch} couldn't be pushed to '{remote}': {words}",
             hint=f"git push {remote} {branch} shows more; then try again",

@@ -158,5 +158,12 @@ async def _end(process: Process) -> None:
     await process.aclose()
 
 
+def one_line(words: str) -> str:
+    """What git and the server said, in one line; the server's own words alone where it had some."""
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    said = [line.removeprefix("remote:").strip() for line in lines if line.startswith("remote:")]
+    return " ".join(filter(None, said or lines))
+
+
 def _words(err: bytes) -> str:
     return redact(err.decode("utf-8", "replace")).strip()
