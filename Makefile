@@ -48,7 +48,7 @@ floors: $(STAMP) ## import-linter: each room imports only from below
 test: $(STAMP) ## pytest; JOBS at a time, PYTEST_ARGS are handed on
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(NO_SKIPS) $(PYTEST_ARGS)
 
-demo: $(STAMP) ## Two clones, a race for every task, a killed daemon, a take-over
+demo: $(STAMP) ## Two clones: a race for every task, a killed daemon, landings, a conflict, a zombie
 	@$(BIN)/forge demo
 
 bench: $(STAMP) ## Measure, beside a plain git push

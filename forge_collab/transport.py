@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
@@ -37,6 +37,7 @@ from forge_collab.core.records import Message, decode_lines
 
 T = TypeVar("T")
 GROUP = "forge.transports"
+_OWN_PACKAGE = "forge-collab"
 _INBOX_SIZE = 1000
 
 
@@ -319,20 +320,37 @@ def installed() -> set[str]:
 def load(name: str) -> Callable[[Context], Transport]:
     """The transport registered under `name` in the entry-point group ``forge.transports``.
 
-    :raises EnvironmentError_: when there is none, or what it needs isn't installed.
+    :raises EnvironmentError_: when there is none, or it can't be imported; says what to install.
     """
     found = {point.name: point for point in entry_points(group=GROUP)}
     if name not in found:
         known = ", ".join(sorted(found)) or "none"
         raise EnvironmentError_(
             f"no transport is called '{name}'; installed: {known}",
-            hint="git config --unset forge.transport",
+            hint=f"pip install the package that has the '{GROUP}' entry point '{name}'; "
+            "or git config --unset forge.transport",
         )
     try:
         loaded: Callable[[Context], Transport] = found[name].load()
-    except ImportError as error:
-        raise EnvironmentError_(
-            f"the transport '{name}' needs a library that isn't installed: {error.name}",
-            hint=f"pip install 'forge-collab[{name}]'",
-        ) from error
+    except Exception as error:
+        raise _cant_load(found[name], error) from error
     return loaded
+
+
+def _cant_load(point: EntryPoint, error: Exception) -> EnvironmentError_:
+    """The error for a transport whose module can't be imported, whatever that raised."""
+    package = point.dist.name if point.dist else None
+    if package is None or package == _OWN_PACKAGE:
+        hint = f"pip install '{_OWN_PACKAGE}[{point.name}]'"
+    else:
+        hint = f"pip install --upgrade {package}; or git config --unset forge.transport"
+    if isinstance(error, ImportError) and error.name:
+        why = f"needs a library that isn't installed: {error.name}"
+    else:
+        why = f"can't be loaded: {type(error).__name__}: {error}"
+    origin = f" of {package}" if package else ""
+    return EnvironmentError_(
+        f"the transport '{point.name}'{origin} {why}",
+        hint=hint,
+        data={"transport": point.name, "package": package},
+    )

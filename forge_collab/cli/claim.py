@@ -54,9 +54,8 @@ def claim(
         _tell_of_being_alone(clone)
     if data.get("already"):
         output.notice(f"{data['task']} is yours already, since {data['since']}")
-    output.done(
-        "collaborate claim", data, _text(data, about["remote"], about["target"]), as_json=as_json
-    )
+    text = () if as_json else _text(clone, data, about["remote"], about["target"])
+    output.done("collaborate claim", data, text, as_json=as_json)
 
 
 def _agree_to_be_alone(clone: Here, solo: bool) -> bool:
@@ -83,10 +82,10 @@ def _tell_of_being_alone(clone: Here) -> None:
         output.notice("there are no commits here yet: a branch needs a first one")
 
 
-def _text(data: Mapping[str, Any], remote: str | None, target: str) -> list[str]:
+def _text(clone: Here, data: Mapping[str, Any], remote: str | None, target: str) -> list[str]:
     if data["task"] is None:
         return ["every task of the plan is done"]
-    return [acquired(data), *branch(data, remote, target)]
+    return [acquired(data), *branch(clone, data, remote, target)]
 
 
 def acquired(data: Mapping[str, Any]) -> str:
@@ -100,12 +99,10 @@ def acquired(data: Mapping[str, Any]) -> str:
     )
 
 
-def branch(data: Mapping[str, Any], remote: str | None, target: str) -> list[str]:
+def branch(clone: Here, data: Mapping[str, Any], remote: str | None, target: str) -> list[str]:
     """The commands that make the branch for a grant; without a remote, alone."""
     name = f"forge/task/{data['task']}@{data['lease']['fence']}"
     if remote is None:
         return [f"  git switch -c {name} {target}"]
-    return [
-        f"  git fetch {remote} {target}",
-        f"  git switch -c {name} {remote}/{target}",
-    ]
+    fetch, start = clone.repository.to_read(remote, target)
+    return [f"  {fetch}", f"  git switch -c {name} {start}"]

@@ -21,7 +21,6 @@ from forge_collab.git.runner import HANDED_OVER
 
 CALL_SECONDS = 120.0
 _HELLO_SECONDS = 5.0
-_PATIENCE_SECONDS = 10.0
 _START_SECONDS = 20.0
 
 
@@ -56,7 +55,7 @@ class Client:
         try:
             self._connection.settimeout(seconds)
             self._connection.sendall(json.dumps(request).encode() + b"\n")
-            if seconds is not None and seconds > _PATIENCE_SECONDS:
+            if seconds is not None and seconds > output.PATIENCE_SECONDS:
                 self._say_if_it_takes_long()
             line = self._lines.readline()
         except TimeoutError as error:
@@ -71,7 +70,7 @@ class Client:
         return answer["result"]
 
     def _say_if_it_takes_long(self) -> None:
-        if not select.select([self._connection], [], [], _PATIENCE_SECONDS)[0]:
+        if not select.select([self._connection], [], [], output.PATIENCE_SECONDS)[0]:
             output.notice("waiting for the remote; Ctrl-C ends that")
 
     def close(self) -> None:

@@ -79,7 +79,9 @@ def _land(
         _check_committed(clone, chosen)
         if begun["remote"] and not is_dry:
             place = branches.work_tree_of(clone.repository, chosen)
-            branches.push(clone.repository, place, remote=begun["remote"], branch=chosen)
+            remote = begun["remote"]
+            with output.patient(f"pushing {chosen} to {remote}; Ctrl-C ends that"):
+                branches.push(clone.repository, place, remote=remote, branch=chosen)
     work = {**asked, "fence": begun["fence"], "branch": chosen, "tip": tip, "dry_run": is_dry}
     landed: dict[str, Any] = daemon.call("done", work, seconds=_SECONDS)
     return landed

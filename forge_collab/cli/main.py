@@ -82,7 +82,11 @@ TASK = {
 
 @click.group(
     cls=Commands,
-    files={"init": ("init", "init"), "doctor": ("doctor", "doctor"), "demo": ("demo", "demo")},
+    files={
+        "init": ("init", "init"),
+        "doctor": ("doctor", "doctor"),
+        "demo": ("demo.command", "demo"),
+    },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option("-C", "folder", metavar="DIR", help="Run as if started in DIR.")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from forge_collab.core.errors import ForgeError
 
+PATIENCE_SECONDS = 10.0
 _CONTROL = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)))
 _ESCAPED = {code: f"\\u{code:04x}" for code in range(127, 160)}
 
@@ -47,6 +50,18 @@ def failed(command: str, error: ForgeError, *, as_json: bool) -> None:
 def notice(text: str) -> None:
     """Say something beside the result."""
     print(f"forge: {clean(text)}", file=sys.stderr)
+
+
+@contextmanager
+def patient(text: str) -> Iterator[None]:
+    """Say `text` beside the result when what is done inside takes long."""
+    later = threading.Timer(PATIENCE_SECONDS, notice, [text])
+    later.daemon = True
+    later.start()
+    try:
+        yield
+    finally:
+        later.cancel()
 
 
 def clean(text: str) -> str:

@@ -29,5 +29,5 @@ def takeover(
             {"task": names.task_id(task), "worker": clone.worker(worker), "reason": reason},
         )
         about = daemon.call("about")
-    text = [acquired(data), *branch(data, about["remote"], about["target"])]
+    text = [acquired(data), *branch(clone, data, about["remote"], about["target"])]
     output.done("collaborate takeover", data, text, as_json=as_json)

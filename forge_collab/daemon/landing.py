@@ -136,7 +136,7 @@ class Landing:
         try:
             made = await self._squash(target, work, found, committer=committer)
         except _Conflicts as error:
-            raise self._conflict(work, found, error.paths) from None
+            raise await self._conflict(work, found, error.paths) from None
         before = (await self.store.head(target)).tree
         return {
             **_answer(task, found),
@@ -412,15 +412,16 @@ class Landing:
         """Write down that the work conflicts; the error that says so."""
         rule = self._rule(landing.block, work, by, conflicts=conflicts)
         found = await self.participant.commit(rule, f"{work.task.id} conflicts")
-        return self._conflict(work, found, conflicts)
+        return await self._conflict(work, found, conflicts)
 
-    def _conflict(self, work: Work, found: Landed, conflicts: tuple[str, ...]) -> BlockedError:
-        remote = self.store.remote.name
+    async def _conflict(
+        self, work: Work, found: Landed, conflicts: tuple[str, ...]
+    ) -> BlockedError:
+        merge = await self._merge_command()
         return BlockedError(
             f"{work.task.id} can't be merged into {self.target}: conflicts in "
             f"{', '.join(conflicts)}; nothing was landed, {work.branch} is kept",
-            hint=f"git fetch {remote} && git merge {remote}/{self.target} on {work.branch}, "
-            f"then forge collaborate done {work.task.id}",
+            hint=f"{merge} on {work.branch}, then forge collaborate done {work.task.id}",
             data={
                 **_answer(work.task, found),
                 "branch": work.branch,
@@ -428,6 +429,15 @@ class Landing:
                 "waits_for": [],
             },
         )
+
+    async def _merge_command(self) -> str:
+        """What a person types to have the target on their branch."""
+        remote, repository = self.store.remote, self.store.repository
+        if remote.is_own:
+            return f"git merge {self.target}"
+        read = repository.to_read
+        fetch, name = await anyio.to_thread.run_sync(read, remote.name, self.target)
+        return f"{fetch} && git merge {name}"
 
     async def _awaiting(self, work: Work, by: _By, refused: RefusedError) -> ForgeError:
         """The target, or the state branch too, is closed to us: find out which and say so."""

@@ -58,7 +58,9 @@ def push(repository: Repository, work_tree: Path | None, *, remote: str, branch:
 
     :raises BlockedError: when the hook or the server refuses it; data has the words.
     :raises UnavailableError: when the remote can't be reached.
+    :raises EnvironmentError_: when the remote isn't one place: it has several push URLs.
     """
+    repository.remote(remote)
     where = () if work_tree or repository.root else ("--git-dir", str(repository.common_dir))
     ref = f"refs/heads/{branch}"
     result = run_sync(
@@ -83,7 +85,7 @@ def _refused(result: Result, remote: str, branch: str) -> BlockedError | Unavail
             f"git push --force-with-lease {remote} {branch}",
             data=data,
         )
-    if result.code == 128 and refused is None:
+    if result.timed_out or (result.code == 128 and refused is None):
         return UnavailableError(
             f"{branch} couldn't be pushed to '{remote}': {words}",
             hint=f"git push {remote} {branch} shows more; then try again",

@@ -112,6 +112,17 @@ class Repository:
         url = fetch.out.decode("utf-8", "replace").removesuffix("\n")
         return Remote(name, url, pushes[0], self._resolved(pushes[0]))
 
+    def to_read(self, remote: str, branch: str) -> tuple[str, str]:
+        """The command by which a person fetches a branch from the one judge, and its name then.
+
+        Where a remote is fetched from elsewhere than it is pushed to, that is the push URL.
+        """
+        fetch = self.git("remote", "get-url", remote)
+        push = self.git("remote", "get-url", "--push", remote)
+        if fetch.out == push.out:
+            return f"git fetch {remote} {branch}", f"{remote}/{branch}"
+        return f'git fetch "$(git remote get-url --push {remote})" {branch}', "FETCH_HEAD"
+
     def _resolved(self, url: str) -> str:
         if not identity.is_path(url):
             return url

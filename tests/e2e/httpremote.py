@@ -21,14 +21,31 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.root = root
         self.environ = dict(environ)
-        self.expected = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
         self.user = user
+        self.let_in(password)
         self.asked: list[tuple[str, str, str | None]] = []
+
+    def let_in(self, password: str) -> None:
+        """From now on this is the user's password."""
+        login = base64.b64encode(f"{self.user}:{password}".encode()).decode()
+        self.expected = f"Basic {login}"
 
     def url(self, name: str, login: str = "") -> str:
         """The URL of the repository called `name`, with `login` (user:password) in it."""
         at = f"{login}@" if login else ""
         return f"http://{at}127.0.0.1:{self.server_address[1]}/{name}"
+
+
+def body_of(handler: BaseHTTPRequestHandler) -> bytes:
+    """The body of a request, chunked or not."""
+    if handler.headers.get("Transfer-Encoding", "").lower() != "chunked":
+        return handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
+    chunks = []
+    while size := int(handler.rfile.readline().split(b";")[0], 16):
+        chunks.append(handler.rfile.read(size))
+        handler.rfile.readline()
+    handler.rfile.readline()
+    return b"".join(chunks)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -39,20 +56,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(b"")
 
     def do_POST(self) -> None:
-        self._answer(self._body())
+        self._answer(body_of(self))
 
     def log_message(self, format: str, *args: object) -> None:
         pass
-
-    def _body(self) -> bytes:
-        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        chunks = []
-        while size := int(self.rfile.readline().split(b";")[0], 16):
-            chunks.append(self.rfile.read(size))
-            self.rfile.readline()
-        self.rfile.readline()
-        return b"".join(chunks)
 
     def _answer(self, body: bytes) -> None:
         is_known = self.headers.get("Authorization") == self.server.expected

@@ -1,4 +1,4 @@
-"""A remote over ssh: one connection for the daemon's many git commands, unless the user says so."""
+"""A remote over ssh: the whole scenario, and one connection for the daemon's many git commands."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Clone, World, wait_until
+from e2e.scenario import race_and_land
 
 SSHD = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 
@@ -116,14 +117,8 @@ def test_many_claims_go_over_one_shared_connection(ssh_world: World) -> None:
     close_shared(ssh_world)
 
 
-def test_two_clones_race_over_ssh_and_one_is_told_the_other(ssh_world: World) -> None:
-    ada, ben = over_ssh(ssh_world, "ada"), over_ssh(ssh_world, "ben")
-    ada.start()
-    ben.start()
-    racers = [clone.popen("collaborate", "claim", "T001", "--json") for clone in (ada, ben)]
-    for racer in racers:
-        racer.communicate(timeout=60)
-    assert sorted(racer.returncode for racer in racers) == [0, 3]
+def test_two_clones_race_over_ssh_and_land_what_they_have(ssh_world: World) -> None:
+    race_and_land(ssh_world, over_ssh(ssh_world, "ada"), over_ssh(ssh_world, "ben"))
     close_shared(ssh_world)
 
 

@@ -27,7 +27,9 @@ def test_an_unknown_name_is_told_with_the_installed_ones(monkeypatch: pytest.Mon
         load("pigeon")
     assert "pigeon" in caught.value.message
     assert "carrier, polling" in caught.value.message
-    assert caught.value.hint == "git config --unset forge.transport"
+    assert caught.value.hint is not None
+    assert "pip install the package that has the 'forge.transports' entry" in caught.value.hint
+    assert caught.value.hint.endswith("git config --unset forge.transport")
 
 
 def test_where_nothing_is_installed_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,6 +44,13 @@ def test_a_missing_library_is_told_with_the_extra(monkeypatch: pytest.MonkeyPatc
         load("carrier")
     assert "no_such_library_here" in caught.value.message
     assert caught.value.hint == "pip install 'forge-collab[carrier]'"
+
+
+def test_an_entry_point_that_names_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries(monkeypatch, carrier="forge_collab.transport:NoSuchClass")
+    with pytest.raises(EnvironmentError_, match="can't be loaded: AttributeError") as caught:
+        load("carrier")
+    assert caught.value.data["transport"] == "carrier"
 
 
 def test_a_name_is_no_path_into_modules(monkeypatch: pytest.MonkeyPatch) -> None:
