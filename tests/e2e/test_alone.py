@@ -478,3 +478,16 @@ def test_a_copy_joins_without_what_the_original_holds(world: World) -> None:
     ada.start()
     assert (world.lease("T001") or {})["fence"] == 2
     assert claim(ada, "T001")["already"]
+
+
+def test_a_start_that_fails_leaves_what_is_held_alone(world: World) -> None:
+    ada = world.clone("ada")
+    claim(ada, "T001")
+    world.origin.rename(world.root / "unplugged.git")
+    refusal(ada, "collaborate", "start", code=4)
+    assert status(ada)["class"] == "inactive"
+    again = claim(ada, "T001")
+    assert (again["already"], again["lease"]["fence"]) == (True, 1)
+    (world.root / "unplugged.git").rename(world.origin)
+    ada.start()
+    assert (world.lease("T001") or {})["claimant"]["instance"] == instance_of(ada)
