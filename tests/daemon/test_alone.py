@@ -1,4 +1,4 @@
-"""The daemon of a clone that works alone: when it ends by itself, and which plan it reads."""
+"""The daemon of a clone that works alone: when it ends by itself."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ import pytest
 from conftest import World
 
 from forge_collab.daemon.main import Daemon
-from forge_collab.daemon.plan import CheckoutPlan, asked_from
 from forge_collab.testing.clocks import ManualClock
-from forge_collab.testing.memory import MemoryStore, MemoryTransport
-from forge_collab.transport import Context
 
 pytestmark = pytest.mark.anyio
 _GUARDED_SECONDS = 1.3
@@ -56,21 +53,3 @@ async def test_it_ends_when_nothing_is_held_and_nobody_asks(world: World) -> Non
             assert not ended.is_set(), "somebody asked a moment ago"
             clock.seconds += 61
             await ended.wait()
-
-
-async def test_every_work_tree_has_its_own_plan_and_it_is_read_as_it_is_now(
-    tmp_path: Path,
-) -> None:
-    one = checkout(tmp_path / "one", T001="First")
-    two = checkout(tmp_path / "two", T002="Second")
-    async with MemoryTransport(Context(instance="x"), MemoryStore()) as transport:
-        plan = CheckoutPlan(transport)
-        assert list(plan.board.tasks) == []
-        asked_from.set(one)
-        assert list(plan.board.tasks) == ["T001"]
-        asked_from.set(two)
-        assert list(plan.board.tasks) == ["T002"]
-        checkout(two, T003="Third")
-        (two / ".forge" / "tasks" / "T002.yaml").write_text("id: T002\n")
-        assert list(plan.board.tasks) == ["T003"]
-        assert plan.board.problem_of("T002") is not None
