@@ -289,9 +289,9 @@ def test_the_whole_contract_is_told() -> None:
 
 def test_the_guarantees_are_told_of_each_transport() -> None:
     table = rows(section("transports.md", "What each one promises"))
-    assert table[0][1:] == ["memory", "polling"]
+    assert table[0][1:] == ["memory", "local", "polling"]
     assert len(table) >= 10
-    assert all(len(row) == 3 and all(row) for row in table)
+    assert all(len(row) == 4 and all(row) for row in table)
 
 
 def test_the_entry_point_group_is_told() -> None:

@@ -32,7 +32,8 @@ def release(
         )
         remote = daemon.call("about")["remote"]
     number = data["lease"]["fence"]
-    _warn_of_unpushed(clone, f"forge/task/{task}@{number}", remote)
+    if remote is not None:
+        _warn_of_unpushed(clone, f"forge/task/{task}@{number}", remote)
     text = [f"{task} is free again; its fence stays {number}"]
     output.done("collaborate release", data, text, as_json=as_json)
 

@@ -43,7 +43,9 @@ class OwnRecords:
         if not self.exist():
             return {}
         identity = self._markers.read_alone()
-        journal = load_journal(self._journal_path, identity.instance if identity else "")
+        is_ours = identity is not None and self._markers.is_here(identity)
+        instance = identity.instance if identity and is_ours else ""
+        journal = load_journal(self._journal_path, instance)
         granted = {key: Held(g.fence, g.nonce) for key, g in journal.granted.items()}
         async with self.connected(is_look=True) as own:
             faults.at("carry.before")

@@ -34,10 +34,12 @@ _LAST_ANSWER_SECONDS = 0.1
 class Daemon:
     """The daemon of one clone; `run` is its whole life."""
 
-    def __init__(self, common_dir: Path, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, common_dir: Path, environ: Mapping[str, str], *, clock: Clock | None = None
+    ) -> None:
         self.place = Place(common_dir)
         self.environ = dict(environ)
-        self.clock: Clock = SystemClock()
+        self.clock = clock or SystemClock()
         self.membership = Membership(
             discover(common_dir, self.environ),
             self.place,
@@ -159,7 +161,7 @@ class Daemon:
             "me": identity.short if identity else None,
             "target": identity.target if identity else None,
             "remote": None if member.alone else member.remote_name,
-            "agreed": member.is_agreed,
+            **({"agreed": member.is_agreed} if member.alone else {}),
             "clone": str(self.place.common_dir),
             "holding": len(journal.granted),
             "warnings": [trouble] if trouble else [],

@@ -53,8 +53,9 @@ def test_inactive_needs_nothing(world: World, clone: Clone) -> None:
         data = recover(clone, *flags)
         assert data == {"class": "inactive", "actions": [], "applied": False}
     says = ("in no session", "forge collaborate start")
-    error = refusal(clone, "collaborate", "claim", "T001", code=7, says=says)
+    error = refusal(clone, "daemon", "start", code=7, says=says)
     assert error["data"]["class"] == "inactive"
+    assert clone.collaborate("claim", "T001").code == 0, "alone"
 
 
 def test_healthy_needs_nothing(world: World, clone: Clone) -> None:

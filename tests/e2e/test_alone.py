@@ -447,3 +447,47 @@ def test_the_daemon_alone_is_the_one_that_joins(world: World) -> None:
     assert ada.daemon_pid() == before
     about = ada.forge("daemon", "status", "--json").data
     assert (about["class"], about["transport"]) == ("healthy", "polling")
+
+
+@pytest.mark.parametrize("command", ["start", "leave"])
+def test_records_that_cant_be_read_are_no_lower_fences(world: World, command: str) -> None:
+    ada = world.clone("ada")
+    claim(ada, "T001")
+    assert ada.forge("daemon", "stop").code == 0
+    if command == "leave":
+        ada.start()
+    records = ada.forge_dir / "local" / "records.json"
+    kept = records.read_bytes()
+    records.write_bytes(b"half")
+    before = status(ada)["class"]
+    refusal(ada, "collaborate", command, code=6, says=("records.json",))
+    assert status(ada)["class"] == before
+    records.write_bytes(kept)
+    assert ada.collaborate(command).code == 0
+
+
+def test_a_copy_joins_without_what_the_original_holds(world: World) -> None:
+    ada = world.clone("ada")
+    claim(ada, "T001")
+    world.run("cp", "-r", str(ada.path), str(world.root / "copy"))
+    copy = Clone(world.root / "copy", ada.environ, "ben")
+    world.clones.append(copy)
+    copy.start()
+    lease = world.lease("T001") or {}
+    assert (lease["claimant"], lease["fence"]) == (None, 1)
+    ada.start()
+    assert (world.lease("T001") or {})["fence"] == 2
+    assert claim(ada, "T001")["already"]
+
+
+def test_a_start_that_fails_leaves_what_is_held_alone(world: World) -> None:
+    ada = world.clone("ada")
+    claim(ada, "T001")
+    world.origin.rename(world.root / "unplugged.git")
+    refusal(ada, "collaborate", "start", code=4)
+    assert status(ada)["class"] == "inactive"
+    again = claim(ada, "T001")
+    assert (again["already"], again["lease"]["fence"]) == (True, 1)
+    (world.root / "unplugged.git").rename(world.origin)
+    ada.start()
+    assert (world.lease("T001") or {})["claimant"]["instance"] == instance_of(ada)
