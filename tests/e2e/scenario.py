@@ -18,7 +18,8 @@ def branch_of(task: str, fence: int) -> str:
 def race(task: str, *clones: Clone) -> tuple[Clone, int]:
     """All claim at once; who got it, and the fence. All others are told so."""
     running = [clone.popen("collaborate", "claim", task, "--json") for clone in clones]
-    told = [Ran(p.wait(), *p.communicate(timeout=60)) for p in running]
+    ends = [(process, *process.communicate(timeout=60)) for process in running]
+    told = [Ran(process.returncode, out, err) for process, out, err in ends]
     assert sorted(ran.code for ran in told) == [0, *[3] * (len(clones) - 1)], told
     [winner] = [clone for clone, ran in zip(clones, told, strict=True) if ran.code == 0]
     [lease] = [ran.data["lease"] for ran in told if ran.code == 0]

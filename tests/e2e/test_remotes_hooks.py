@@ -64,7 +64,8 @@ def test_a_hook_that_hangs_is_not_waited_for_and_what_became_of_it_is_found_out(
     clone = at_work(world, "ada", forge__network_timeout_seconds="2")
     marker = world.root / "hang"
     marker.touch()
-    action = f"{{ while [ -e {marker} ]; do sleep 0.1; done; }}"
+    waits = f"n=0; while [ -e {marker} ] && [ $n -lt 600 ]; do sleep 0.1; n=$((n+1)); done"
+    action = f"{{ {waits}; }}"
     set_hook(world, "pre-receive", ONLY_MAIN.format(action=action))
     main = world.on_origin("rev-parse", "main")
     began = time.monotonic()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import Clone, World, refusal, wait_until
+from conftest import Clone, World, refusal, set_hook, wait_until
 from e2e.httpproxy import proxying
 from e2e.httpremote import Server, serving
 from e2e.scenario import check_landed, land, race_and_land, work
@@ -125,6 +125,27 @@ def test_a_password_that_changes_before_the_landing_stops_it_and_nothing_is_lost
     wait_until(lambda: clone.collaborate("status").data["online"])
     check_landed(world, {"T001": land(clone, "T001")})
     check_kept_nowhere(secret, clone)
+
+
+def test_a_landing_that_the_server_carries_out_after_nobody_waits_is_found_and_not_repeated(
+    world: World, server: Server, secret: str
+) -> None:
+    settings = {"forge__network_timeout_seconds": "3"}
+    clone = over_http(world, "ada", server.url("origin.git"), secret, **settings)
+    clone.start()
+    work(clone, "T001", clone.collaborate("claim", "T001").data["lease"]["fence"])
+    go, main = world.root / "go", world.on_origin("rev-parse", "main")
+    waits = f"n=0; while [ ! -e {go} ] && [ $n -lt 600 ]; do sleep 0.1; n=$((n+1)); done"
+    set_hook(world, "pre-receive", f"grep -q refs/heads/main || exit 0; {waits}")
+    first = clone.collaborate("done", "T001")
+    assert first.code == 4, first
+    assert world.on_origin("rev-parse", "main") == main
+    go.touch()
+    wait_until(lambda: world.on_origin("rev-parse", "main") != main)
+    again = clone.collaborate("done", "T001")
+    assert again.code == 0, again
+    check_landed(world, {"T001": again.data["commit"]})
+    assert world.on_origin("rev-list", "--count", f"{main}..main") == "1"
 
 
 def test_through_the_proxy_of_the_users_configuration(
