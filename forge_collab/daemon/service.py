@@ -13,7 +13,7 @@ from forge_collab.clock import Clock
 from forge_collab.core import audit, keys, names, overview
 from forge_collab.core.board import Board, natural_key
 from forge_collab.core.change import Snapshot
-from forge_collab.core.errors import BlockedError, ForgeError, UsageError
+from forge_collab.core.errors import ForgeError, UsageError
 from forge_collab.core.records import TaskRecord
 from forge_collab.core.tasks import Task
 from forge_collab.daemon.landing import Landing
@@ -211,8 +211,7 @@ class Service:
     async def _lander(self) -> Landing:
         await self._host.membership.joined()
         found = self._host.membership.landing
-        if found is None:
-            raise BlockedError("alone nothing can be landed yet", hint="forge collaborate start")
+        assert found is not None, "whoever is in a session, be it alone, can land"
         return found
 
     async def _landing(self, params: Mapping[str, Any]) -> Any:

@@ -124,7 +124,7 @@ PROMISED: Mapping[str, tuple[set[str], set[str]]] = {
     "collaborate join": (START, {"target", "participants"}),
     "collaborate status": (
         {"session", "class", "transport", "online", "me", "participants", "claims", "claimable"}
-        | {"blocked", "flags_open", "warnings"},
+        | {"blocked", "stopped", "flags_open", "warnings"},
         {"daemon"},
     ),
     "collaborate claim": ({"task", "acquired", "lease"}, {"already", "since", "took_over"}),
