@@ -120,8 +120,8 @@ def test_without_a_command_the_help_is_shown(outsider: Clone) -> None:
 LEASE = {"key", "claimant", "fence", "ttl_seconds", "last_seen_seconds", "takeover_in_seconds"}
 START = {"session", "repo", "transport", "me", "claimable"}
 PROMISED: Mapping[str, tuple[set[str], set[str]]] = {
-    "collaborate start": (START, {"target", "participants"}),
-    "collaborate join": (START, {"target", "participants"}),
+    "collaborate start": (START, {"target", "participants", "lands_whole"}),
+    "collaborate join": (START, {"target", "participants", "lands_whole"}),
     "collaborate status": (
         {"session", "class", "transport", "online", "me", "participants", "claims", "claimable"}
         | {"blocked", "stopped", "flags_open", "warnings"},

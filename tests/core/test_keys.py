@@ -19,8 +19,7 @@ FOLDERS = (
     keys.SHARED_TASKS,
     "",
 )
-# Lone surrogates stand for bytes of a name that aren't UTF-8.
-PARTS = st.text(st.characters(exclude_characters="/", exclude_categories=()), min_size=1)
+PARTS = st.text(st.characters(exclude_characters="/", exclude_categories=("Cs",)), min_size=1)
 KEYS = st.builds(
     lambda folder, parts: folder + "/".join(parts),
     st.sampled_from(FOLDERS),
@@ -70,6 +69,11 @@ def test_no_two_keys_share_a_file(one: str, other: str) -> None:
 def test_a_file_name_has_plain_characters_only(key: str) -> None:
     for part in keys.path_of(key).split("/"):
         assert re.fullmatch(r"[A-Za-z0-9_.%-]*", part), part
+
+
+def test_a_lone_surrogate_is_refused_because_no_file_name_can_have_it() -> None:
+    with pytest.raises(UsageError, match="isn't text"):
+        keys.path_of("leases/\ud800")
 
 
 @pytest.mark.parametrize("key", ["", "leases/", "/x", "shared//x", "a/"])
