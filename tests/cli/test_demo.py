@@ -10,6 +10,7 @@ from conftest import Ran, World, audit_of, clean_environ
 
 from forge_collab.cli.demo.play import tasks_of, to_give
 
+pytestmark = pytest.mark.timeout(300)
 NAMES = [f"T00{n}" for n in range(1, 9)]
 
 
@@ -20,7 +21,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Ran]
     home = World(root, clean_environ(root))
     home.make_origin({"X001": "id: X001\ntitle: Of the copied project\n"}, "trunk")
     clone = home.clone("ada")
-    ran = clone.forge("demo", "--keep", str(root / "kept"), "--json", timeout=110)
+    ran = clone.forge("demo", "--keep", str(root / "kept"), "--json", timeout=280)
     yield World(root / "kept", home.environ), ran
     home.end()
 

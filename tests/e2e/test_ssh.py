@@ -117,8 +117,10 @@ def test_many_claims_go_over_one_shared_connection(ssh_world: World) -> None:
     close_shared(ssh_world)
 
 
+@pytest.mark.timeout(300)
 def test_two_clones_race_over_ssh_and_land_what_they_have(ssh_world: World) -> None:
-    race_and_land(ssh_world, over_ssh(ssh_world, "ada"), over_ssh(ssh_world, "ben"))
+    calm = {"forge__poll_seconds": "2"}  # Each poll starts a shell on the server.
+    race_and_land(ssh_world, over_ssh(ssh_world, "ada", **calm), over_ssh(ssh_world, "ben", **calm))
     close_shared(ssh_world)
 
 
