@@ -23,10 +23,11 @@ from landworld import (
     work,
 )
 
+# Without pre-push and reference-transaction: the user's own push of the branch runs those.
 HOOKS = (
     *("applypatch-msg", "commit-msg", "post-checkout", "post-commit", "post-merge"),
     *("post-rewrite", "pre-auto-gc", "pre-commit", "pre-merge-commit", "pre-rebase"),
-    *("prepare-commit-msg", "reference-transaction", "post-index-change", "update"),
+    *("prepare-commit-msg", "post-index-change", "update"),
     *("pre-receive", "post-receive", "post-update", "proc-receive", "push-to-checkout"),
 )
 
