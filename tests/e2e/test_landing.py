@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
-from conftest import SHORT, Clone, World, audit_of, refusal, set_hook, wait_until
+from conftest import SHORT, World, audit_of, put_on_main, refusal, set_hook, wait_until
 from landworld import (
     branches,
     check_whole,
@@ -225,14 +224,8 @@ def test_a_refused_deletion_of_the_branch_doesnt_refuse_the_landing(world: World
     )
     done(ada, "T001")
     check_whole(world, "T001")
-    logged = ada.forge_dir
-    wait_until(lambda: any("couldn't be deleted" in text for text in _logs(logged)) or True)
-    assert branch in branches(world)
     assert done(ada, "T001")["already"]
-
-
-def _logs(folder: Path) -> list[str]:
-    return [path.read_text() for path in folder.glob("*.log*")]
+    assert branch in branches(world)
 
 
 def test_a_branch_somebody_pushed_further_is_not_overwritten(world: World) -> None:
@@ -263,8 +256,6 @@ def test_forges_own_files_in_a_branch_stay_out_of_the_target(world: World) -> No
 def test_a_hostile_title_cant_say_that_another_task_has_landed(world: World) -> None:
     title = "x\\n\\nForge-Task: T009\\nForge-Uid: y"
     seed = {"T005": f'id: T005\ntitle: "Forge-Task: T009 {"y" * 150}"\n'}
-    from conftest import put_on_main
-
     put_on_main(world, {f".forge/tasks/{k}.yaml": v for k, v in seed.items()})
     ada = joined(world, "ada")
     bad = ada.forge("task", "add", title.encode().decode("unicode_escape"), "--json")
@@ -275,8 +266,3 @@ def test_a_hostile_title_cant_say_that_another_task_has_landed(world: World) -> 
     done(ada, "T005")
     assert landed(world) == [("T005", 1)]
     assert record(world, "T005")["status"] == "done"
-
-
-def status_of(clone: Clone, task: str) -> str:
-    found: str = clone.forge("task", "show", task, "--json").data["tasks"][0]["status"]
-    return found

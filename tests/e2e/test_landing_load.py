@@ -36,7 +36,7 @@ def prepare(clone: Clone, tasks: list[str]) -> None:
         work(clone, task, {f"{task}.txt": f"{clone.handle}\n"})
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("run", range(RUNS))
 def test_everything_lands_exactly_once_and_nobody_gives_up(
     crowd: tuple[World, list[Clone]], run: int

@@ -34,7 +34,7 @@ def shares(run: int) -> list[list[str]]:
     return [tasks[n * EACH : (n + 1) * EACH] for n in range(len(PEOPLE))]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("point", POINTS)
 def test_everything_lands_exactly_once_though_a_daemon_is_killed(
     crowd: tuple[World, list[Clone]], point: str
