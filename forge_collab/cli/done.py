@@ -111,6 +111,12 @@ def _check_committed(clone: Here, branch: str) -> None:
 
     :raises BlockedError: when some aren't committed.
     """
+    if branches.is_being_rebased(clone.repository, branch):
+        raise BlockedError(
+            f"a rebase of {branch} is under way, so it isn't what it will be",
+            hint="git rebase --continue, or --abort; then done again",
+            data={"status": "uncommitted", "paths": [], "waits_for": []},
+        )
     place = branches.work_tree_of(clone.repository, branch)
     if place is None:
         return

@@ -5,6 +5,7 @@ Nothing here moves a branch, an index or a work tree.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +43,18 @@ def work_tree_of(repository: Repository, branch: str) -> Path | None:
         elif word == "branch" and rest == f"refs/heads/{branch}" and place is not None:
             return Path(place) if Path(place).is_dir() else None
     return None
+
+
+def is_being_rebased(repository: Repository, branch: str) -> bool:
+    """Whether a rebase of `branch` is under way in some work tree, so that it isn't final."""
+    common = repository.common_dir
+    for folder in (common, *sorted((common / "worktrees").glob("*"))):
+        for kind in ("rebase-merge", "rebase-apply"):
+            with suppress(OSError):
+                name = (folder / kind / "head-name").read_text("utf-8", "surrogateescape")
+                if name.strip() == f"refs/heads/{branch}":
+                    return True
+    return False
 
 
 def uncommitted(repository: Repository, work_tree: Path) -> Uncommitted:

@@ -58,6 +58,23 @@ def test_a_work_tree_whose_folder_is_gone_is_none(world: World, clone: Path) -> 
     assert branches.work_tree_of(repository(world, clone), "other") is None
 
 
+def test_a_rebase_under_way_is_noticed_from_every_work_tree(world: World, clone: Path) -> None:
+    other = world.place / "other"
+    world.git("worktree", "add", "-q", "-b", "other", str(other), cwd=clone)
+    for name, place in (("mine", clone), ("theirs", other)):
+        (place / "file").write_text(f"{name}\n")
+        world.git("add", "file", cwd=place)
+        world.git("commit", "-q", "-m", name, cwd=place)
+    assert not branches.is_being_rebased(repository(world, clone), "other")
+    with pytest.raises(AssertionError):
+        world.git("rebase", "-q", WORK, cwd=other)
+    for place in (clone, other):
+        assert branches.is_being_rebased(repository(world, place), "other")
+        assert not branches.is_being_rebased(repository(world, place), WORK)
+    world.git("rebase", "--abort", cwd=other)
+    assert not branches.is_being_rebased(repository(world, clone), "other")
+
+
 def test_what_no_commit_has_is_named_and_what_is_ignored_is_not(world: World, clone: Path) -> None:
     for name in ("changed", "gone", "moved", "with\nbreak", "café"):
         (clone / name).write_text(name)
