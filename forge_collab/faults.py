@@ -24,6 +24,9 @@ POINTS: Final = (
     "leave.after_enabled",
     "leave.after_release",
     "leave.after_participant",
+    # forge collaborate end
+    "end.after_mark",
+    "end.after_remove",
     # a file written whole (section 7)
     "write.before_rename",
     "write.after_rename",

@@ -191,10 +191,15 @@ def stop(here: Here) -> dict[str, Any] | None:
     return None if found is None else last_call("stop", *found)
 
 
-def last_call(method: str, client: Client, hello: Mapping[str, Any]) -> dict[str, Any]:
+def last_call(
+    method: str,
+    client: Client,
+    hello: Mapping[str, Any],
+    params: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """The answer to a request after which the daemon ends; returns when it has ended."""
     with client:
-        answer: dict[str, Any] = client.call(method)
+        answer: dict[str, Any] = client.call(method, params)
     until = time.monotonic() + _START_SECONDS
     while time.monotonic() < until and _is_alive(int(hello["pid"])):
         time.sleep(0.02)

@@ -61,6 +61,7 @@ COLLABORATE = {
     "start": ("start", "start"),
     "join": ("start", "join"),
     "leave": ("leave", "leave"),
+    "end": ("end", "end"),
     "claim": ("claim", "claim"),
     "renew": ("renew", "renew"),
     "note": ("note", "note"),

@@ -30,6 +30,8 @@ from forge_collab.core.records import (
 )
 from forge_collab.core.tasks import Task, TaskStatus
 
+ENDED = "ended"
+
 
 class DuplicateIdentityError(ForgeError):
     """Another run writes under this instance: this clone was copied with its identity."""
@@ -63,9 +65,10 @@ def check_session(view: View, repo: str | None) -> None:
     """Nothing, when the records are of the session with the id `repo` (None: of any, or none).
 
     :raises CorruptError: when they are of none.
-    :raises BlockedError: when they are of another.
+    :raises BlockedError: when they are of another, or the session has ended.
     """
     meta = view.document(Meta, keys.META)
+    check_not_ended(meta)
     if repo is None or (meta is not None and meta.repo == repo):
         return
     if meta is None:
@@ -85,6 +88,19 @@ def check_session(view: View, repo: str | None) -> None:
             "waits_for": [],
         },
     )
+
+
+def check_not_ended(meta: Meta | None) -> None:
+    """Nothing, while the session goes on.
+
+    :raises BlockedError: when somebody has ended it for everybody; data's `status` is ``ended``.
+    """
+    if meta is not None and meta.ended is not None:
+        raise BlockedError(
+            f"this session has ended ({meta.ended})",
+            hint="forge collaborate start --fresh begins another",
+            data={"status": ENDED, "repo": meta.repo, "waits_for": []},
+        )
 
 
 def check_run(view: View, instance: str, mine: Participant) -> Participant | None:

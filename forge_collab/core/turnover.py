@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from forge_collab.core import audit, keys, lease
 from forge_collab.core.change import View
 from forge_collab.core.errors import BlockedError, CorruptError
+from forge_collab.core.landing import task_of
 from forge_collab.core.records import Lease, Meta, Participant, TaskRecord, encode
+from forge_collab.core.tasks import TaskStatus
 
 
 def begin_anew(view: View, meta: Meta, me: lease.Me, *, nonce: str, is_forced: bool) -> None:
@@ -31,6 +35,47 @@ def begin_anew(view: View, meta: Meta, me: lease.Me, *, nonce: str, is_forced: b
                 view.drop(key)
     view.put(keys.META, encode(meta.but(rev=1)))
     audit.append(view, me.claimant, "begun_anew", ts=me.ts, nonce=nonce, text=meta.repo)
+
+
+def end(view: View, me: lease.Me, *, nonce: str, is_forced: bool) -> Meta:
+    """Mark the session as ended, so that every daemon that sees it leaves; nothing is held then.
+
+    The mark comes before the removal of the branch: a daemon that only finds the branch gone
+    takes that for an accident, and brings it back.
+
+    :raises BlockedError: when there is no session, or others are present, unless `is_forced`.
+    """
+    meta = view.document(Meta, keys.META)
+    if meta is None:
+        raise BlockedError(
+            "there is no session on this remote", data={"status": "none", "waits_for": []}
+        )
+    if meta.ended is not None:
+        return meta
+    check_alone(view, me.claimant.instance, is_forced=is_forced)
+    for instance in _claimants(view):
+        lease.release_all(view, instance, me, nonce=nonce)
+    ended = meta.but(ended=f"{me.ts} by {me.claimant.handle}")
+    view.save(keys.META, ended)
+    audit.append(view, me.claimant, "ended", ts=me.ts, nonce=nonce)
+    return ended
+
+
+def landed_branches(view: View, tips: Mapping[str, str]) -> list[str]:
+    """Those of forge's task branches, given with their tips, whose very commits have landed."""
+    landed = []
+    for branch, tip in sorted(tips.items()):
+        belongs_to = task_of(branch)
+        if belongs_to is None:
+            continue
+        try:
+            record = view.document(TaskRecord, keys.TASKS + belongs_to[0])
+        except CorruptError:
+            continue
+        is_done = record is not None and record.status is TaskStatus.DONE
+        if record and is_done and (record.landed or {}).get("tip") == tip:
+            landed.append(branch)
+    return landed
 
 
 def _claimants(view: View) -> list[str]:

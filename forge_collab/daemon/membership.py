@@ -19,7 +19,7 @@ import anyio.to_thread
 from forge_collab import faults
 from forge_collab.clock import Clock
 from forge_collab.core import carry, choice, keys, session, turnover
-from forge_collab.core.change import ABSENT, Change, View, readable
+from forge_collab.core.change import ABSENT, Change, Snapshot, View, readable
 from forge_collab.core.errors import BlockedError, ForgeError, UnavailableError, expected
 from forge_collab.core.lease import Me, Timing, Watch
 from forge_collab.core.lifecycle import Class
@@ -36,7 +36,7 @@ from forge_collab.files.journal import Journal, load_journal
 from forge_collab.files.markers import ALONE, Identity, Markers
 from forge_collab.git import ssh
 from forge_collab.git.repository import Remote, Repository
-from forge_collab.git.store import Store
+from forge_collab.git.store import Push, Store
 from forge_collab.transport import Context, Transport, load
 
 log = logging.getLogger("forge")
@@ -80,6 +80,9 @@ class Membership:
         self._end = end
         self._may_create = True
         self._own = OwnRecords(repository.common_dir)
+        self._is_ending = False
+        self._notice_seconds = 0.0
+        self._state_ref = ""
         self._is_fresh = False
         self._is_forced = False
         self._begin = anyio.Event()
@@ -110,6 +113,9 @@ class Membership:
                     raise
                 self.problem = problem
                 self._settled.set()
+                if problem.data.get("status") == session.ENDED and self.markers.is_enabled():
+                    await self._forget_session()
+                    return
                 log.warning("not in the session: %s", problem.message)
                 if self.is_wanted and not self.markers.is_enabled():
                     self._end()
@@ -250,6 +256,7 @@ class Membership:
             await participant.run(tasks)
             self.landing = Landing(participant, plan)
             tasks.start_soon(self.landing.keep_fresh, float(config.idle_poll_seconds))
+            tasks.start_soon(self._leave_when_ended, transport)
             self.current = (participant, plan)
             self.problem = None
             self._settled.set()
@@ -345,6 +352,8 @@ class Membership:
         for warning in warnings:
             log.warning(warning)
         self.poll_seconds = float(config.poll_seconds)
+        self._notice_seconds = 1.2 * float(config.idle_poll_seconds)
+        self._state_ref = config.state_ref
         self.remote_name = config.remote
         return config
 
@@ -477,6 +486,69 @@ class Membership:
         self._end()
         return freed, lapsing
 
+    # The end for everybody
+
+    async def end(self, *, is_forced: bool) -> dict[str, Any]:
+        """End the session for everybody: mark it, then remove its branch and what has landed.
+
+        :raises BlockedError: when others are present, unless `is_forced`.
+        :raises UnavailableError: when the remote can't be reached.
+        """
+        participant, plan = await self.joined()
+        self._is_ending = True
+        try:
+            await participant.end_session(is_forced=is_forced)
+        except BaseException:
+            self._is_ending = False
+            raise
+        faults.at("end.after_mark")
+        others = [p for p in participant.overview()["participants"] if not _is_me(p, participant)]
+        with anyio.CancelScope(shield=True):
+            if others:
+                await anyio.sleep(self._notice_seconds)  # Their daemons see the mark, and leave.
+            removed = await self._remove(participant, plan.target.store)
+            faults.at("end.after_remove")
+            await self._forget_session()
+        return {"ended": True, "removed": removed}
+
+    async def _remove(self, participant: SessionParticipant, store: Store) -> list[str]:
+        """Take the state branch, and task branches that have landed, off the remote."""
+        ref = self._state_ref
+        tips = await store.branches_in("forge/task/")
+        landed = turnover.landed_branches(View(participant.transport.snapshot), tips)
+        moves: dict[str, tuple[str | None, str | None]] = {
+            f"refs/heads/{branch}": (tips[branch], None) for branch in landed
+        }
+        state = (await store.tips([ref])).get(ref)
+        if state is not None:
+            moves[ref] = (state, None)
+        removed = []
+        for name, move in moves.items():
+            pushed = await store.push_all({name: move})
+            if pushed.how is Push.DONE:
+                removed.append(name.removeprefix("refs/heads/"))
+            else:
+                log.warning("%s couldn't be removed: %s", name, pushed.words)
+        return removed
+
+    async def _leave_when_ended(self, transport: Transport) -> None:
+        seen = transport.snapshot
+        while not _has_ended(seen):
+            seen = await transport.wait_moved(seen)
+        if not self._is_ending:
+            log.warning("the session has ended: this clone leaves it")
+            await self._forget_session()
+
+    async def _forget_session(self) -> None:
+        """Leave without a word: there is nobody to say it to."""
+        identity = self.markers.read()
+        if self.current is not None:
+            await self._go_home(self.current[0])
+        self.is_left = True
+        self.markers.disable(identity)
+        self.markers.forget(identity)
+        self._end()
+
     async def _go_home(self, participant: SessionParticipant) -> None:
         """Remember the session's fences and statuses, so that working alone goes on above them."""
         participant.is_closing = True
@@ -500,6 +572,15 @@ class Membership:
                 for g in held
             ]
         return [keys.lease_name(key) for key in freed], []
+
+
+def _has_ended(snapshot: Snapshot) -> bool:
+    meta = readable(Meta, snapshot, keys.META)[0].get(keys.META)
+    return meta is not None and meta.ended is not None
+
+
+def _is_me(shown: Mapping[str, Any], participant: SessionParticipant) -> bool:
+    return bool(shown["instance"] == participant.instance)
 
 
 async def _first_of(*events: anyio.Event) -> None:

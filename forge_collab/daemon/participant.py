@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 
 from forge_collab import __version__, faults
 from forge_collab.clock import Clock
-from forge_collab.core import audit, carry, keys, lease, overview, pacing, session
+from forge_collab.core import audit, carry, keys, lease, overview, pacing, session, turnover
 from forge_collab.core.board import Board
 from forge_collab.core.change import Absent, Change, Urgency, View, readable
 from forge_collab.core.errors import BlockedError, ForgeError, HeldError, UnavailableError
@@ -629,6 +629,19 @@ class SessionParticipant:
         freed = await self.transport.commit(Change(rule, what, Urgency.AHEAD))
         self.held.end_all()
         return freed
+
+    async def end_session(self, *, is_forced: bool) -> None:
+        """Mark the session as ended for everybody; nothing is held by anybody then.
+
+        :raises BlockedError: when others are present, unless `is_forced`.
+        """
+        nonce = self.new_nonce()
+
+        def rule(view: View) -> None:
+            turnover.end(view, self.me("-"), nonce=nonce, is_forced=is_forced)
+
+        await self.commit(rule, f"{self.handle} ends the session", Urgency.AHEAD)
+        self.held.end_all()
 
     def overview(self) -> dict[str, Any]:
         """The session as this clone sees it now."""

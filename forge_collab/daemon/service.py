@@ -56,6 +56,7 @@ class Service:
         self._methods: dict[str, Callable[[Mapping[str, Any]], Awaitable[Any]]] = {
             "start": self._start,
             "leave": self._leave,
+            "end": self._end,
             "stop": self._stop,
             "about": self._about,
             "status": self._status,
@@ -113,6 +114,9 @@ class Service:
 
     async def _leave(self, params: Mapping[str, Any]) -> Any:
         return await self._host.membership.leave()
+
+    async def _end(self, params: Mapping[str, Any]) -> Any:
+        return await self._host.membership.end(is_forced=bool(params.get("forced")))
 
     async def _stop(self, params: Mapping[str, Any]) -> Any:
         return self._host.stop()

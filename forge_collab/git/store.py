@@ -348,6 +348,15 @@ class Store:
         lines = result.out.decode("utf-8", "replace").splitlines()
         return [line.partition("\trefs/heads/")[2] for line in lines]
 
+    async def branches_in(self, folder: str) -> dict[str, str]:
+        """The remote's branches whose names begin with `folder`, with their tips.
+
+        :raises UnavailableError: when the remote can't be reached.
+        """
+        result = await self._ask("ls-remote", self.remote.address, f"refs/heads/{folder}*")
+        lines = (line.split("\t") for line in result.out.decode("utf-8", "replace").splitlines())
+        return {ref.removeprefix("refs/heads/"): oid for oid, ref in lines}
+
     async def _ask(self, *args: str) -> Result:
         result = await self._run(*args, timeout=self.network_seconds)
         if not result.is_ok:

@@ -26,7 +26,7 @@ import anyio
 import anyio.to_thread
 
 from forge_collab import faults
-from forge_collab.core import healing, pacing
+from forge_collab.core import healing, keys, pacing
 from forge_collab.core.change import Absent, Change, Snapshot, Urgency, View, overlay
 from forge_collab.core.errors import (
     BlockedError,
@@ -37,7 +37,8 @@ from forge_collab.core.errors import (
     RefusedError,
     UnavailableError,
 )
-from forge_collab.core.records import Claimant
+from forge_collab.core.records import Claimant, Meta
+from forge_collab.core.session import check_not_ended
 from forge_collab.git.repository import Repository
 from forge_collab.git.store import FETCHED, STATE, Moves, Push, Pushed, Store, commit
 from forge_collab.transport import Capability, Context, Transport
@@ -274,6 +275,7 @@ class PollingTransport(Transport):
         known = self._files.commit
         tip = (await self.store.tips([self._ref])).get(self._ref)
         if tip is None and known is not None:
+            check_not_ended(View(self._files).document(Meta, keys.META))
             await self._become(await self._healed(Files()))
         elif tip is not None and (tip != known or is_remade):
             await self._follow(await self.store.fetch(self._ref, FETCHED))
