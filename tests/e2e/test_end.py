@@ -19,8 +19,8 @@ def test_a_session_with_others_in_it_is_not_ended_by_accident(world: World) -> N
 
 
 def test_whoever_is_left_leaves_by_itself_and_the_branch_stays_gone(world: World) -> None:
-    ada = joined(world, "ada", idle_poll_seconds="1")
-    ben = joined(world, "ben", idle_poll_seconds="1", poll_seconds="0.2")
+    ada = joined(world, "ada")
+    ben = joined(world, "ben")
     fence = claim(ben, "T001")
     ended = ada.collaborate("end", "--yes").data
     assert (ended["ended"], ended["removed"]) == (True, [STATE])
@@ -55,7 +55,7 @@ def test_another_session_begins_where_one_has_ended(world: World) -> None:
 
 
 def test_an_end_cut_short_is_an_end_for_whoever_sees_the_mark(world: World) -> None:
-    ada, ben = joined(world, "ada"), joined(world, "ben", poll_seconds="0.2")
+    ada, ben = joined(world, "ada"), joined(world, "ben")
     ada.kill_daemon()
     ada.forge("collaborate", "end", "--yes", FORGE_FAULTS="end.after_mark=kill")
     wait_until(lambda: ben.daemon_pid() is None)
