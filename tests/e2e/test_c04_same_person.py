@@ -204,7 +204,7 @@ def test_a_blocked_task_says_what_it_waits_for(ada: Clone) -> None:
     assert error["data"]["status"] == "pending"
 
 
-@pytest.mark.parametrize("status", ["done", "cancelled", "awaiting_merge", "merge_blocked"])
+@pytest.mark.parametrize("status", ["done", "cancelled", "awaiting_merge"])
 def test_a_task_that_is_not_open_is_blocked(
     shared_world: World, ada: Clone, ben: Clone, a_fresh_task: str, status: str
 ) -> None:
