@@ -249,8 +249,10 @@ def test_no_remote(new_world: NewWorld) -> None:
     clone = new_world().clone("ada")
     clone.git("remote", "remove", "origin")
     says = ("no remote called 'origin'", "git remote add origin URL")
-    for args in (("start",), ("join",), ("status",)):
+    for args in (("start",), ("join",)):
         assert refusal(clone, "collaborate", *args, code=9, says=says)["code"] == "environment"
+    alone = clone.collaborate("status").data
+    assert (alone["class"], alone["transport"]) == ("inactive", "local")
     _check_nothing_was_begun(clone)
 
 
