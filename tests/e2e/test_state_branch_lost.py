@@ -98,7 +98,9 @@ def test_daemons_that_all_heal_at_once_lose_nothing_and_agree(world: World) -> N
     assert len({str([(c["key"], c["claimant"]) for c in claims]) for claims in seen}) == 1
 
 
-def test_leaving_and_starting_again_takes_the_branch_as_it_is(world: World) -> None:
+def test_leaving_and_starting_again_takes_the_branch_as_it_is_and_brings_fences(
+    world: World,
+) -> None:
     ada = world.clone("ada", **SHORT)
     ada.start()
     tip = world.on_origin("rev-parse", BRANCH)
@@ -106,7 +108,9 @@ def test_leaving_and_starting_again_takes_the_branch_as_it_is(world: World) -> N
     assert ada.collaborate("leave").code == 0
     world.on_origin("update-ref", BRANCH, tip)
     ada.start()
-    assert world.lease("T001") is None
+    lease = world.lease("T001")
+    assert lease is not None
+    assert (lease["claimant"], lease["fence"]) == (None, 1)
 
 
 def test_a_memory_that_was_deleted_follows_the_branch(world: World) -> None:
