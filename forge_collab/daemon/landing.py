@@ -88,7 +88,10 @@ class Landing:
         :raises LeaseLostError, HeldError, BlockedError, UsageError: when it may not.
         """
         task = await self._task(task_id)
-        found = await self._ask(self._work(task), self._by(worker, fence))
+        work, by = self._work(task), self._by(worker, fence)
+        found = await self._ask(work, by)
+        if found.already:  # What the target shows may not be written down yet.
+            return self._done(work, await self._close(work, by.nonce)) | {"already": True}
         return {
             **_answer(task, found),
             "branch": landing.branch_of(task_id, found.fence),

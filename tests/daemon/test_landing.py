@@ -19,6 +19,7 @@ from forge_collab.core.tasks import TaskStatus
 from forge_collab.daemon.landing import Landing
 from forge_collab.daemon.participant import SessionParticipant
 from forge_collab.daemon.plan import SessionPlan
+from forge_collab.daemon.target import Target
 from forge_collab.files.journal import load_journal
 from forge_collab.git.repository import discover
 from forge_collab.git.store import Store
@@ -94,7 +95,8 @@ async def session(world: World) -> AsyncIterator[Session]:
     context = Context(instance=ADA, handle="ada", clock=clock)
     try:
         async with MemoryTransport(context, records) as transport:
-            plan = SessionPlan(store, transport, clock=clock, target="main")
+            target = Target(store, lambda: "main", clock=clock)
+            plan = SessionPlan(target, transport)
             participant = SessionParticipant(
                 transport,
                 load_journal(world.place / "journal", ADA),
@@ -108,7 +110,7 @@ async def session(world: World) -> AsyncIterator[Session]:
             await participant.arrive(session_id="s", repo="r", target="main")
             await plan.refresh()
             await participant.claim("w", "T1")
-            yield Session(Landing(participant, plan, store), clock, store, records)
+            yield Session(Landing(participant, plan), clock, store, records)
     finally:
         store.close()
 
