@@ -25,7 +25,7 @@ from forge_collab.core.errors import (
     expected,
 )
 from forge_collab.core.identity import reduce_url
-from forge_collab.core.landing import Evidence, Landed, Work
+from forge_collab.core.landing import Author, Evidence, Landed, Work
 from forge_collab.core.records import Lease, TaskRecord
 from forge_collab.core.tasks import Task, TaskStatus
 from forge_collab.daemon.participant import SessionParticipant
@@ -51,13 +51,21 @@ class _By:
 
 
 @dataclass(frozen=True)
+class _Draft:
+    """The commit that would land a task, before it is made."""
+
+    tree: str
+    message: str
+    by: Author | None
+    date: str | None
+
+
+@dataclass(frozen=True)
 class _Squash:
-    """The commit that would land a task, and the target's tip it was made for."""
+    """The commit that is to land a task, and the target's tip it was made for."""
 
     commit: str
     target: str
-    message: str
-    tree: str
 
 
 class Landing:
@@ -135,9 +143,8 @@ class Landing:
         target = await self._target_tip()
         work = self._work(task, branch, tip)
         found = await self._ask(work, self._by(worker, fence))
-        committer = await squash.committer(self.store)
         try:
-            made = await self._squash(target, work, found, committer=committer)
+            draft = await self._draft(target, work, found)
         except _Conflicts as error:
             raise await self._conflict(work, found, error.paths) from None
         before = (await self.store.head(target)).tree
@@ -145,8 +152,8 @@ class Landing:
             **_answer(task, found),
             "branch": branch,
             "target": self.target,
-            "message": made.message,
-            "changes": await squash.changed(self.store, before, made.tree),
+            "message": draft.message,
+            "changes": await squash.changed(self.store, before, draft.tree),
             "warnings": self._warnings(work),
         }
 
@@ -298,9 +305,10 @@ class Landing:
             return self._done(work, await self._close(work, by.nonce))
         by = replace(by, fence=found.fence)
         try:
-            made = await self._squash(target, work, found, committer=committer)
+            draft = await self._draft(target, work, found)
         except _Conflicts as error:
             raise await self._blocked(work, by, error.paths) from None
+        made = await self._squash(draft, target, committer)
         faults.at("land.before")
         try:
             if await self.participant.transport.moves_refs():
@@ -312,9 +320,8 @@ class Landing:
         faults.at("land.after")
         return self._done(work, done)
 
-    async def _squash(
-        self, target: str, work: Work, found: Landed, *, committer: Committer
-    ) -> _Squash:
+    async def _draft(self, target: str, work: Work, found: Landed) -> _Draft:
+        """What the commit would be; nothing is committed, or signed, for a look at it."""
         assert work.tip is not None
         await self._check_is_new(work, found.record, target)
         merged = await squash.merge(self.store, self._ref, target, work.tip)
@@ -330,16 +337,19 @@ class Landing:
             subjects=subjects,
             others=by[1:],
         )
+        return _Draft(merged.tree, words, by[0] if by else None, commits.date)
+
+    async def _squash(self, draft: _Draft, target: str, committer: Committer) -> _Squash:
         commit = await squash.squash(
             self.store,
-            merged.tree,
+            draft.tree,
             target,
-            by=by[0] if by else None,
-            date=commits.date,
-            message=words,
+            by=draft.by,
+            date=draft.date,
+            message=draft.message,
             committer=committer,
         )
-        return _Squash(commit, target, words, merged.tree)
+        return _Squash(commit, target)
 
     async def _check_is_new(self, work: Work, record: TaskRecord, target: str) -> None:
         """A branch of a round that is over would bring back what was reverted since."""

@@ -173,6 +173,7 @@ def test_who_signs_commits_signs_landings_and_who_cant_is_told(world: World) -> 
     ada.git("config", "user.signingKey", str(world.root / "lost"))
     error = refusal(ada, "collaborate", "done", "T001", code=7, says=("can't be signed", "lost"))
     assert error["data"]["status"] == "unsigned"
+    assert ada.collaborate("done", "T001", "--dry-run").code == 0, "a look signs nothing"
     assert landed(world) == []
     ada.git("config", "user.signingKey", str(key))
     done(ada, "T001", "--branch", branch)
