@@ -502,6 +502,26 @@ def unclosed(
     return found
 
 
+def awaited(
+    tasks: Iterable[Task],
+    records: Mapping[str, TaskRecord],
+    seen: Mapping[tuple[str, str], Evidence],
+) -> list[tuple[Task, TaskRecord]]:
+    """The tasks that await their merge as far as is known; `records` is by key.
+
+    What the target shows of an earlier round says nothing about this one.
+    """
+    found = []
+    for task in tasks:
+        record = records.get(keys.TASKS + task.id)
+        if record is None:
+            continue
+        now = progress(record, task, seen.get((task.id, task.uid)))
+        if now.status is TaskStatus.AWAITING_MERGE:
+            found.append((task, now))
+    return found
+
+
 def request_command(host: str, *, branch: str, target: str, title: str) -> str | None:
     """The command that opens a request to merge `branch`, where the host has one."""
     words = {

@@ -27,7 +27,7 @@ from forge_collab.core.errors import (
 from forge_collab.core.identity import reduce_url
 from forge_collab.core.landing import Author, Evidence, Landed, Work
 from forge_collab.core.records import Lease, TaskRecord
-from forge_collab.core.tasks import Task, TaskStatus
+from forge_collab.core.tasks import Task
 from forge_collab.daemon.participant import SessionParticipant
 from forge_collab.daemon.plan import TaskPlan
 from forge_collab.git import squash
@@ -555,17 +555,10 @@ class Landing:
 
     async def _look_for_awaited(self) -> None:
         """Find what awaits its merge on the target: its branch's tip, or an equal patch."""
-        snapshot, board, target = (
-            self.participant.transport.snapshot,
-            self.plan.board,
-            self.plan.target.tip,
-        )
-        records, _ = readable(TaskRecord, snapshot, keys.TASKS)
-        for key, record in records.items():
-            task = board.tasks.get(key.removeprefix(keys.TASKS))
-            if task is None or record.uid != task.uid or target is None:
-                continue
-            if record.status is TaskStatus.AWAITING_MERGE and board.evidence(task) is None:
+        board, target = self.plan.board, self.plan.target.tip
+        records, _ = readable(TaskRecord, self.participant.transport.snapshot, keys.TASKS)
+        for task, record in landing.awaited(board.tasks.values(), records, board.seen):
+            if target is not None:
                 await self._look_for(task, record, target)
 
     async def _look_for(self, task: Task, record: TaskRecord, target: str) -> None:

@@ -594,3 +594,12 @@ Landings.TestCase.settings = settings(
 TestNoInterleavingLandsATaskTwiceInARound = pytest.mark.timeout(0 if EXAMPLES > 200 else 120)(
     Landings.TestCase
 )
+
+
+def test_what_an_earlier_round_showed_does_not_end_the_waiting_of_a_later_one() -> None:
+    task = Task(id="T1", title="first")
+    record = TaskRecord(uid=task.uid, round=2, status=TaskStatus.AWAITING_MERGE)
+    for round, is_awaited in ((1, True), (2, False)):
+        seen = landing.newest([landing.Evidence("T1", task.uid, round, "c")])
+        found = landing.awaited([task], {"tasks/T1": record}, seen)
+        assert found == ([(task, record)] if is_awaited else [])
